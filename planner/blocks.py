@@ -1,0 +1,525 @@
+"""Blocks, the vocabulary of architectures: what each stores (leaves), remembers (caches) and computes (cores).
+
+Everything the planner says is a fold over these three lists. A block also carries what a runnable twin needs to compute
+the same function (activation, epsilon, rotary base ...); the folds don't read that.
+
+Letters: D model width, H heads, N key-value heads, K head width, F hidden width, E experts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from planner.count import Number, least
+from planner.engines import Engine
+from planner.masks import Mask
+from planner.workload import Feed, Pass
+
+Part = Literal[
+    "attention", "mlp", "routed_experts", "shared_experts", "router", "norm", "embedding", "head", "recurrent", "conv",
+    "other",
+]  # fmt: skip
+"""The component that a parameter belongs to (`params.by_block`)."""
+
+Work = Literal["linear", "experts", "router", "head", "attention", "scan", "conv"]
+"""The kind of work that FLOPs are listed under (`flops.*.by_op`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A stored tensor, and the matrix product that one pass does with it.
+
+    Attributes:
+        name: as in checkpoints, below its block ("q_proj").
+        n_in: width of a row that enters (1 for vectors, rows for tables).
+        n_out: width of a row that leaves.
+        part: component that its parameters are listed under.
+        work: kind of its FLOPs; None where nothing is multiplied (norms, tables).
+        feeds: whose rows visit it.
+        rate: rows per row of the feed (2 before Whisper's second convolution halves them).
+        bias: one more vector of n_out.
+        copies: equal tensors stored (experts).
+        active: copies that one row visits (top-k); None: all.
+        tie: a name; matrices of one name are stored once and run wherever they stand (tied heads); biases are their own.
+        buffer: stored with the weights, but no parameter (correction biases).
+        own_dtype: stored in this dtype whatever the model's.
+    """
+
+    name: str
+    n_in: int
+    n_out: int
+    part: Part
+    work: Work | None = None
+    feeds: Feed = "new"
+    rate: int = 1
+    bias: bool = False
+    copies: int = 1
+    active: int | None = None
+    tie: str | None = None
+    buffer: bool = False
+    own_dtype: str | None = None
+
+    @property
+    def matrix(self) -> int:
+        """Elements of all copies without biases."""
+        return self.copies * self.n_in * self.n_out
+
+    @property
+    def elements(self) -> int:
+        """Elements of all copies, biases included."""
+        return self.matrix + self.copies * self.n_out * self.bias
+
+    @property
+    def visited(self) -> int:
+        """Copies that one row visits."""
+        return self.copies if self.active is None else self.active
+
+    @property
+    def flops_per_row(self) -> int:
+        """Multiply-adds of one row, times 2; biases are additions and not counted."""
+        return 2 * self.rate * self.visited * self.n_in * self.n_out if self.work else 0
+
+
+def linear(name: str, n_in: int, n_out: int, part: Part, *, bias: bool = False, work: Work = "linear", **more: object) -> Leaf:
+    """Return a matrix that rows are multiplied with."""
+    return Leaf(name, n_in, n_out, part, work, bias=bias, **more)  # type: ignore[arg-type]
+
+
+def vector(name: str, size: int, part: Part, **more: object) -> Leaf:
+    """Return a vector of scales or biases."""
+    return Leaf(name, 1, size, part, **more)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What one layer remembers of one sequence between passes: `fixed` elements, and `row` elements per kept token.
+
+    Attributes:
+        kind: "self" grows with the tokens, "cross" is fixed after encoding, "state" doesn't grow.
+        row: elements per kept token.
+        window: keeps the last W tokens; None keeps all.
+        chunk: keeps the last C tokens (chunked attention).
+        fixed: elements whatever the length.
+    """
+
+    kind: Literal["self", "cross", "state"]
+    row: int = 0
+    window: int | None = None
+    chunk: int | None = None
+    fixed: int = 0
+
+    def kept(self, tokens: Number, engine: Engine) -> Number:
+        """Return the rows kept after `tokens` tokens under an engine's rules."""
+        limit = self.window or self.chunk
+        return tokens if limit is None else least(tokens, limit - engine.window_margin)
+
+    def elements(self, tokens: Number, engine: Engine) -> Number:
+        """Return the elements kept of one sequence after `tokens` tokens (a cross cache: source positions)."""
+        return self.fixed + self.row * self.kept(tokens, engine)
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """softmax(q k^T) v, the weightless work of attention.
+
+    Attributes:
+        heads: H query heads.
+        qk: width of a query and of a key.
+        v: width of a value.
+        mask: which keys a query may use.
+        cross: keys and values come from the encoder.
+        cache: what a decode step reads; None: nothing is remembered.
+        absorbed_qk, absorbed_v: widths of a decode step that scores latents directly (MLA), else 0.
+    """
+
+    heads: int
+    qk: int
+    v: int
+    mask: Mask
+    cross: bool = False
+    cache: Cache | None = None
+    absorbed_qk: int = 0
+    absorbed_v: int = 0
+
+    def widths(self, p: Pass, engine: Engine) -> int:
+        """Return the width of query and key plus the width of a value, in this phase."""
+        if self.absorbed_qk and p.phase == "decode" and engine.absorbs_latents:
+            return self.absorbed_qk + self.absorbed_v
+        return self.qk + self.v
+
+    def pairs(self, p: Pass) -> Number:
+        """Return the query-key pairs of one head of one sequence."""
+        if not self.cross:
+            return self.mask.pairs(p)
+        tokens = Pass(1, p.new, p.past, p.phase).rows("new")
+        return tokens * p.memory
+
+    def dense_pairs(self, p: Pass, engine: Engine) -> Number:
+        """Return the full rectangle: new tokens times the rows that the engine keeps and the new ones."""
+        if self.cross:
+            return self.pairs(p)
+        return p.new * (p.new + (self.cache.kept(p.past, engine) if self.cache else p.past))
+
+    def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:
+        """Return 2 FLOPs per multiply-add of both products, over all heads and sequences."""
+        pairs = self.dense_pairs(p, engine) if dense else self.pairs(p)
+        return 2 * p.batch * self.heads * self.widths(p, engine) * pairs
+
+
+class Block(Protocol):
+    """What every block answers."""
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return what is stored."""
+
+    def caches(self) -> tuple[Cache, ...]:
+        """Return what is remembered."""
+
+    def cores(self) -> tuple[Attend, ...]:
+        """Return the work without weights."""
+
+
+class Stored:
+    """A block that only stores: it remembers nothing and computes nothing without weights."""
+
+    __slots__ = ()
+
+    def caches(self) -> tuple[Cache, ...]:
+        """Return nothing."""
+        return ()
+
+    def cores(self) -> tuple[Attend, ...]:
+        """Return nothing."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Norm(Stored):
+    """Scales a row to unit size.
+
+    Attributes:
+        width: elements of the row.
+        kind: "rms" or "layer".
+        bias: also adds a vector.
+        epsilon: added to the variance.
+        unit_offset: multiplies by 1 + weight (Gemma).
+        name: as in checkpoints.
+    """
+
+    width: int
+    kind: Literal["rms", "layer"] = "rms"
+    bias: bool = False
+    epsilon: float = 1e-6
+    unit_offset: bool = False
+    name: str = "norm"
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return scale and bias."""
+        return (vector(self.name, self.width, "norm", bias=self.bias),)
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary positions: `width` elements of each head turn with base `theta`; scaling as in the config, as items."""
+
+    width: int
+    theta: float
+    scaling: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Multi-head attention, self or cross; grouped and multi-query by fewer key-value heads.
+
+    Attributes:
+        width: D. heads: H. kv_heads: N. head: K.
+        mask: which keys a query may use.
+        q_bias, k_bias, v_bias, out_bias: whether the projections add a vector.
+        qk_norm: norm of queries and keys, of a head's width or of all heads' width.
+        cross: keys and values are projections of the encoder's output.
+        relative_buckets: B x H table of position biases (T5), stored by one layer and used by all of the stack.
+        global_projections: a second set of projections for global tokens (Longformer).
+        cached_heads: key-value heads that the cache holds, where an engine repeats them; None: N.
+        rope, scale, softcap: rotary positions; what scores are multiplied with (None: K ** -0.5); their soft limit.
+        name: as in checkpoints.
+    """
+
+    width: int
+    heads: int
+    kv_heads: int
+    head: int
+    mask: Mask = Mask()
+    q_bias: bool = False
+    k_bias: bool = False
+    v_bias: bool = False
+    out_bias: bool = False
+    qk_norm: Norm | None = None
+    cross: bool = False
+    relative_buckets: int = 0
+    global_projections: bool = False
+    cached_heads: int | None = None
+    rope: Rope | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    name: str = "self_attn"
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return the projections [D, H K], [D, N K] twice and [H K, D], and what stands with them."""
+        q, kv = self.heads * self.head, self.kv_heads * self.head
+        source: Feed = "memory" if self.cross else "new"
+        leaves = [
+            linear("q_proj", self.width, q, "attention", bias=self.q_bias),
+            linear("k_proj", self.width, kv, "attention", bias=self.k_bias, feeds=source),
+            linear("v_proj", self.width, kv, "attention", bias=self.v_bias, feeds=source),
+            linear("o_proj", q, self.width, "attention", bias=self.out_bias),
+        ]
+        if self.qk_norm:
+            whole = self.qk_norm.width == q
+            leaves += [
+                vector("q_norm", q if whole else self.head, "norm", bias=self.qk_norm.bias),
+                vector("k_norm", kv if whole else self.head, "norm", bias=self.qk_norm.bias),
+            ]
+        if self.relative_buckets:
+            leaves.append(Leaf("relative_attention_bias", self.relative_buckets, self.heads, "attention"))
+        if self.global_projections:
+            leaves += [
+                linear("query_global", self.width, q, "attention", bias=self.q_bias, feeds="global"),
+                linear("key_global", self.width, kv, "attention", bias=self.k_bias, feeds="global_keys"),
+                linear("value_global", self.width, kv, "attention", bias=self.v_bias, feeds="global_keys"),
+            ]
+        return tuple(leaves)
+
+    def caches(self) -> tuple[Cache, ...]:
+        """Return keys and values, 2 N K elements a token; nothing where later tokens are seen too."""
+        if self.cross:
+            return (Cache("cross", 2 * self.kv_heads * self.head),)
+        if not self.mask.causal:
+            return ()
+        return (Cache("self", 2 * (self.cached_heads or self.kv_heads) * self.head, self.mask.window, self.mask.chunk),)
+
+    def cores(self) -> tuple[Attend, ...]:
+        """Return the scores and the mix of values."""
+        return (Attend(self.heads, self.head, self.head, self.mask, self.cross, next(iter(self.caches()), None)),)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): keys and values are projections of one small latent.
+
+    Attributes:
+        width: D. heads: H. q_rank: width of the queries' latent, None: projected directly.
+        kv_rank: width of the latent of keys and values. nope, rope: head widths without and with rotary position.
+        value: width of a value.
+        bias: of the projections down and of the output.
+        rope_positions, scale, mask, name: as in `Attention`.
+    """
+
+    width: int
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    nope: int
+    rope: int
+    value: int
+    bias: bool = False
+    rope_positions: Rope | None = None
+    scale: float | None = None
+    mask: Mask = Mask()
+    name: str = "self_attn"
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return the projections down to the latents, their norms, the projections up and the output."""
+        q = self.heads * (self.nope + self.rope)
+        if self.q_rank is None:
+            queries = [linear("q_proj", self.width, q, "attention")]
+        else:
+            queries = [
+                linear("q_a_proj", self.width, self.q_rank, "attention", bias=self.bias),
+                vector("q_a_layernorm", self.q_rank, "norm"),
+                linear("q_b_proj", self.q_rank, q, "attention"),
+            ]
+        return (
+            *queries,
+            linear("kv_a_proj_with_mqa", self.width, self.kv_rank + self.rope, "attention", bias=self.bias),
+            vector("kv_a_layernorm", self.kv_rank, "norm"),
+            linear("kv_b_proj", self.kv_rank, self.heads * (self.nope + self.value), "attention", feeds="latent"),
+            linear("o_proj", self.heads * self.value, self.width, "attention", bias=self.bias),
+        )
+
+    def caches(self) -> tuple[Cache, ...]:
+        """Return the latent and the rotary key, one row of kv_rank + rope elements for all heads."""
+        return (Cache("self", self.kv_rank + self.rope, self.mask.window),)
+
+    def cores(self) -> tuple[Attend, ...]:
+        """Return attention on expanded keys and values, or on the latents themselves in a decode step."""
+        (cache,) = self.caches()
+        expanded = self.nope + self.rope
+        absorbed = self.kv_rank + self.rope
+        return (Attend(self.heads, expanded, self.value, self.mask, False, cache, absorbed, self.kv_rank),)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward(Stored):
+    """Two matrices around an activation, three where gated.
+
+    Attributes:
+        width: D. hidden: F. gated: SwiGLU and its like. up_bias, down_bias: vectors added.
+        activation: name as in configs. part, name: where it is listed.
+    """
+
+    width: int
+    hidden: int
+    gated: bool = True
+    up_bias: bool = False
+    down_bias: bool = False
+    activation: str = "silu"
+    part: Part = "mlp"
+    name: str = "mlp"
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return [D, F] (twice where gated) and [F, D]."""
+        gate = (linear("gate_proj", self.width, self.hidden, self.part, bias=self.up_bias),) if self.gated else ()
+        return (
+            *gate,
+            linear("up_proj", self.width, self.hidden, self.part, bias=self.up_bias),
+            linear("down_proj", self.hidden, self.width, self.part, bias=self.down_bias),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureOfExperts(Stored):
+    """E feed-forward blocks of which each row visits k, chosen by a router; and one that all rows visit.
+
+    Attributes:
+        width: D. hidden: F of one expert. experts: E. top_k: k.
+        gated, bias, activation: as in `FeedForward`, of the routed experts.
+        shared: hidden width of the shared expert, 0: none. shared_gate: one more output scales it.
+        router_bias: vector added to the router's scores.
+        correction_bias: a buffer of E float32 that balances the load (DeepSeek-V3).
+        scoring: how scores become weights: "softmax" over all experts, "softmax_top_k" over the chosen, "sigmoid".
+        capacity: tokens are dropped beyond a fixed room per expert (Switch).
+    """
+
+    width: int
+    hidden: int
+    experts: int
+    top_k: int
+    gated: bool = True
+    bias: bool = False
+    activation: str = "silu"
+    shared: int = 0
+    shared_gate: bool = False
+    router_bias: bool = False
+    correction_bias: bool = False
+    scoring: Literal["softmax", "softmax_top_k", "sigmoid"] = "softmax_top_k"
+    capacity: bool = False
+    name: str = "mlp"
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return the router [D, E], E experts, and the shared expert."""
+        expert = FeedForward(self.width, self.hidden, self.gated, self.bias, self.bias, part="routed_experts")
+        leaves = [linear("gate", self.width, self.experts, "router", bias=self.router_bias, work="router")]
+        if self.correction_bias:
+            leaves.append(vector("e_score_correction_bias", self.experts, "router", buffer=True, own_dtype="float32"))
+        leaves += [
+            Leaf(f"experts.{leaf.name}", leaf.n_in, leaf.n_out, leaf.part, "experts", bias=leaf.bias,
+                 copies=self.experts, active=self.top_k)
+            for leaf in expert.leaves()
+        ]  # fmt: skip
+        if self.shared:
+            leaves += FeedForward(self.width, self.shared, self.gated, part="shared_experts").leaves()
+        if self.shared_gate:
+            leaves.append(linear("shared_expert_gate", self.width, 1, "shared_experts"))
+        return tuple(leaves)
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Stored):
+    """Rows looked up by token, position or type: V x D.
+
+    Attributes:
+        name: as in checkpoints. rows, width: its shape.
+        tie: name under which a head shares it.
+        scale: what looked-up rows are multiplied with.
+    """
+
+    name: str
+    rows: int
+    width: int
+    tie: str | None = None
+    scale: float = 1.0
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return the table."""
+        return (Leaf(self.name, self.rows, self.width, "embedding", tie=self.tie),)
+
+
+@dataclass(frozen=True, slots=True)
+class Head(Stored):
+    """Projects a row onto the vocabulary.
+
+    Attributes:
+        width: D. vocabulary: V. bias: one more vector of V. tie: name of the table that it shares.
+        transform: a dense layer and a norm before it (masked-LM heads). activation: of the transform.
+        every_row: all positions are asked for (encoders), not only the last.
+        logits_bias: a stored vector of V that is no parameter (BART).
+        scale, softcap: what hidden rows are multiplied with before it; the soft limit of the logits.
+    """
+
+    width: int
+    vocabulary: int
+    bias: bool = False
+    tie: str | None = None
+    transform: Norm | None = None
+    activation: str = "gelu"
+    every_row: bool = False
+    logits_bias: bool = False
+    scale: float = 1.0
+    softcap: float | None = None
+    name: str = "lm_head"
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return the projection [D, V]; the transform [D, D] before it."""
+        feed: Feed = "new" if self.every_row else "last"
+        leaves = []
+        if self.transform:
+            leaves.append(linear("transform.dense", self.width, self.width, "head", bias=True))
+            leaves.append(vector("transform.norm", self.width, "head", bias=self.transform.bias))
+        leaves.append(
+            linear(self.name, self.width, self.vocabulary, "head", bias=self.bias, work="head", feeds=feed, tie=self.tie)
+        )
+        if self.logits_bias:
+            leaves.append(vector("final_logits_bias", self.vocabulary, "head", buffer=True))
+        return tuple(leaves)
+
+
+@dataclass(frozen=True, slots=True)
+class AudioFrontEnd(Stored):
+    """Whisper's two convolutions over time: [3 M, D] at twice the encoder's rows, [3 D, D] with stride 2.
+
+    Attributes:
+        bands: M mel bands. width: D. kernel: 3 positions.
+    """
+
+    bands: int
+    width: int
+    kernel: int = 3
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return the convolutions as matrices over their kernels."""
+        return (
+            linear("conv1", self.kernel * self.bands, self.width, "conv", bias=True, work="conv", rate=2),
+            linear("conv2", self.kernel * self.width, self.width, "conv", bias=True, work="conv"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Weights(Stored):
+    """Any bag of leaves, for what has no block of its own."""
+
+    parts: tuple[Leaf, ...]
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return them."""
+        return self.parts

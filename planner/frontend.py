@@ -1,0 +1,257 @@
+"""From what a person has, a file, a folder, a bundled name or a dict, to a described Model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import profiles
+from planner.engines import Engine
+from planner.errors import PlanError
+from planner.families import FAMILIES, Family, defaults
+from planner.fields import VOCABULARY, Config
+from planner.model import Model
+from planner.topology import Request
+
+LARGEST_FILE_BYTES = 64 * 2**20
+"""A config.json is below 3 MB (per-tensor quantisation lists); anything much larger is not one."""
+
+SHAPES = (
+    ("kv_lora_rank", "deepseek_v3"),
+    ("num_local_experts", "mixtral"),
+    ("sliding_window", "mistral"),
+    ("n_embd", "gpt2"),
+    ("d_kv", "t5"),
+    ("encoder_layers", "bart"),
+    ("hidden_size", "llama"),
+)
+"""Keys that give away a family where a config has no model_type, first match first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A config as found: its values, what to call it in messages, and the model's name."""
+
+    values: Mapping[str, Any]
+    label: str
+    name: str
+
+
+def find(config: str | Path | Mapping[str, Any]) -> Source:
+    """Read a config from where it is.
+
+    Args:
+        config: an existing file or a folder with a config.json; else a bundled name, with or without ".json"; or a dict.
+
+    Raises:
+        PlanError: there is nothing of that name, or it isn't a JSON object.
+    """
+    if isinstance(config, Mapping):
+        return _unwrap(config, "config", str(config.get("_name_or_path") or config.get("model_type") or "config"))
+    if not isinstance(config, str | Path):
+        raise PlanError(f"found {type(config).__name__}, a path, a name or a dict is needed", where="config")
+    path = Path(config).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise PlanError("the folder holds no config.json", where=str(config), fix="name the file itself")
+        path /= "config.json"
+    if path.is_file():
+        return _unwrap(_parse(path), str(config), path.parent.name if path.name == "config.json" else path.stem)
+    name = str(config).removesuffix(".json").lower()
+    bundled = profiles.model(name)
+    if bundled is None:
+        near = get_close_matches(name, profiles.model_names(), n=3, cutoff=0.4)
+        hint = f"; near bundled names: {', '.join(near)}" if near else ""
+        raise PlanError(
+            f"no such file, and no bundled model of that name{hint}",
+            where=f"--config {config}",
+            fix="give the path of a config.json, or a name that `plan models` lists",
+        )
+    return _unwrap(bundled, f"{name}.json", name)
+
+
+def _parse(path: Path) -> Any:
+    """Return the JSON value in a file."""
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise PlanError(
+                f"the file has {path.stat().st_size:,} bytes, a config.json has less than {LARGEST_FILE_BYTES:,}",
+                where=str(path),
+                fix="name the config.json, not the weights",
+            )
+        return json.loads(path.read_bytes())
+    except UnicodeDecodeError as error:
+        raise PlanError("not a text file", where=str(path), fix="name a config.json") from error
+    except json.JSONDecodeError as error:
+        raise PlanError(
+            f"not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}", where=str(path), fix="correct the file"
+        ) from error
+    except RecursionError as error:
+        raise PlanError("nested too deeply", where=str(path), fix="name a config.json") from error
+    except OSError as error:
+        raise PlanError(f"can't be read: {error.strerror}", where=str(path), fix="check the path and its permissions") from error
+
+
+def _unwrap(value: Any, label: str, name: str) -> Source:
+    """Return a config; a bundled file holds it beside its source."""
+    if not isinstance(value, Mapping):
+        raise PlanError(f"holds {type(value).__name__}, an object with a config's keys is needed", where=label)
+    if isinstance(value.get("config"), Mapping) and "source" in value:
+        return Source(value["config"], label, str(value.get("name", name)))
+    return Source(value, label, name)
+
+
+def describe(  # noqa: PLR0913
+    config: str | Path | Mapping[str, Any],
+    *,
+    engine: Engine,
+    assume: str | None = None,
+    settings: tuple[str, ...] = (),
+    mtp: bool = False,
+    strict: bool = False,
+) -> Model:
+    """Return the model that a config describes.
+
+    Args:
+        config: see `find`.
+        engine: whose rules.
+        assume: family to read an unknown type as.
+        settings: "key=value" texts that change the config first; values are JSON, else texts.
+        mtp: count multi-token-prediction layers.
+        strict: refuse every unread key.
+
+    Raises:
+        PlanError: anything about the config that can't be planned, with file and field.
+    """
+    source = find(config)
+    values = _changed(dict(source.values), settings)
+    family, notes = _family(values, source.label, assume)
+    row = FAMILIES[family]
+    architecture = _architecture(values, source.label, row)
+    head = not architecture.endswith("Model") or architecture.endswith("LMHeadModel")
+    reader = Config(values, source.label, family, row.names, defaults(family))
+    anatomy = row.build(reader, Request(engine, mtp, head), **row.traits)
+    reader.ignore(*row.ignores)
+    unread = reader.unread()
+    if unread and strict:
+        raise PlanError(
+            f"nothing reads {', '.join(unread)}", where=f"{source.label}, --strict", fix="remove the keys, or leave --strict out"
+        )
+    taken = {k: v for k, v in reader.defaulted.items() if v not in (False, 0, None) and _matters(k, row)}
+    if taken:
+        listed = ", ".join(f"{key} = {value}" for key, value in sorted(taken.items()))
+        notes.append(f"missing keys took the defaults of {family}: {listed}")
+    if unread:
+        notes.append(f"keys that nothing read: {', '.join(sorted(unread))}")
+    if not head:
+        notes.append(f"{architecture} has no language-model head; none is counted")
+    if engine.note:
+        notes.append(engine.note)
+    quantization = values.get("quantization_config") or values.get("compression_config")
+    if quantization is not None and not isinstance(quantization, Mapping):
+        raise PlanError("an object is needed", where=f"{source.label}, quantization_config", fix="correct the file")
+    dtype = values.get("dtype") or values.get("torch_dtype")
+    if dtype is not None and not isinstance(dtype, str):
+        raise PlanError(f"found {dtype!r}, a text is needed", where=f"{source.label}, torch_dtype", fix="correct the file")
+    return Model(
+        source.name, family, architecture, anatomy.kind, anatomy.stacks, anatomy.positions, anatomy.learned_positions,
+        anatomy.source_positions, anatomy.source_fixed, dtype, quantization, (*notes, *anatomy.notes), source.label,
+    )  # fmt: skip
+
+
+def _matters(own: str, row: Family) -> bool:
+    """Return whether a key, as the family spells it, changes sizes."""
+    canonical = {name: key for key, name in row.names.items()}
+    return VOCABULARY[canonical.get(own, own)].structural
+
+
+def _changed(values: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
+    """Apply "key=value" and "outer.inner=value" texts."""
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise PlanError(f"found {setting!r}, key=value is needed", where="--set", fix="for instance --set num_hidden_layers=16")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        *outer, last = key.split(".")
+        inner = values
+        for name in outer:
+            copy = dict(inner[name]) if isinstance(inner.get(name), Mapping) else {}
+            inner[name] = copy
+            inner = copy
+        inner[last] = value
+    return values
+
+
+def _family(values: Mapping[str, Any], label: str, assume: str | None) -> tuple[str, list[str]]:
+    """Return the family to read a config as, and what was assumed to get there."""
+    given = values.get("model_type")
+    if given is not None and not isinstance(given, str):
+        raise PlanError(f"found {given!r}, a text is needed", where=f"{label}, model_type", fix="correct the file")
+    if assume is not None:
+        if assume not in FAMILIES:
+            raise PlanError(f"no family {assume!r}{_near(assume)}", where="--assume", fix="`plan models --families` lists all")
+        if given == assume:
+            return assume, []
+        return assume, [f"ASSUMED: read as {assume} by --assume; the config says {given or 'no model_type'}"]
+    if given is not None:
+        if given not in FAMILIES:
+            raise PlanError(
+                f"{given!r} is not a family that the planner models{_near(given)}",
+                where=f"{label}, model_type",
+                fix="if it is built like one of those, say so with --assume FAMILY; every figure is then flagged",
+            )
+        return given, []
+    classes = values.get("architectures") or [None]
+    if isinstance(classes, list):
+        for name, row in FAMILIES.items():
+            if classes[0] and _stem(str(classes[0])) == _stem(row.architecture):
+                return name, [f"ASSUMED: no model_type; read as {name} by its architectures"]
+    for key, name in SHAPES:
+        if values.get(key) is not None:
+            return name, [f"ASSUMED: no model_type; read as {name} because it has {key}"]
+    raise PlanError(
+        "no model_type, and none of the keys that would give a shape away (hidden_size, n_embd, d_model ...)",
+        where=label,
+        fix="add the model_type, or name a family with --assume",
+    )
+
+
+def _near(name: str) -> str:
+    near = get_close_matches(name, FAMILIES, n=3, cutoff=0.4)
+    return f"; nearest: {', '.join(near)}" if near else ""
+
+
+CLASS_ENDINGS = ("ForConditionalGeneration", "ForCausalLM", "ForMaskedLM", "ForPreTraining", "LMHeadModel", "Model")
+
+
+def _stem(architecture: str) -> str:
+    return next((architecture.removesuffix(end) for end in CLASS_ENDINGS if architecture.endswith(end)), architecture)
+
+
+def _architecture(values: Mapping[str, Any], label: str, row: Family) -> str:
+    """Return the class that the reference would build.
+
+    Raises:
+        PlanError: it is one of another purpose (classification ...), whose head isn't modelled.
+    """
+    given = values.get("architectures")
+    if not given:
+        return row.architecture
+    if not isinstance(given, list) or not isinstance(given[0], str):
+        raise PlanError(f"found {given!r}, a list of class names is needed", where=f"{label}, architectures", fix="correct the file")
+    name = str(given[0])
+    stem = _stem(row.architecture)
+    if name != row.architecture and name.startswith(stem) and name != f"{stem}Model":
+        raise PlanError(
+            f"the class {name} isn't modelled; allowed are {row.architecture} and {stem}Model",
+            where=f"{label}, architectures",
+            fix=f"--set 'architectures=[\"{row.architecture}\"]' plans the language model",
+        )
+    return name if name.startswith(stem) else row.architecture
