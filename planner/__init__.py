@@ -1,0 +1,8 @@
+"""What a transformer costs before you rent the hardware: exact parameters, cache bytes and FLOPs from one config.json."""
+
+from planner.api import load, plan
+from planner.errors import PlanError
+from planner.model import Model
+from planner.plan import Plan
+
+__all__ = ["Model", "Plan", "PlanError", "load", "plan"]

@@ -8,7 +8,7 @@ Letters: D model width, H heads, N key-value heads, K head width, F hidden width
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from planner.count import Number, least
@@ -180,6 +180,12 @@ class Block(Protocol):
         """Return the work without weights."""
 
 
+def checkpoint_name(block: Block, leaf: Leaf) -> str:
+    """Return a leaf's name as in checkpoints: below its block's name, where the block isn't the tensor itself."""
+    scope = getattr(block, "name", leaf.name)
+    return leaf.name if scope == leaf.name else f"{scope}.{leaf.name}"
+
+
 class Stored:
     """A block that only stores: it remembers nothing and computes nothing without weights."""
 
@@ -221,11 +227,15 @@ class Norm(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions: `width` elements of each head turn with base `theta`; scaling as in the config, as items."""
+    """Rotary positions: `width` elements of each head turn with base `theta`; scaling as in the config, as items.
+
+    `interleaved`: neighbours turn together (DeepSeek), else elements half the width apart.
+    """
 
     width: int
     theta: float
     scaling: tuple[tuple[str, object], ...] = ()
+    interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +249,11 @@ class Attention:
         qk_norm: norm of queries and keys, of a head's width or of all heads' width.
         cross: keys and values are projections of the encoder's output.
         relative_buckets: B x H table of position biases (T5), stored by one layer and used by all of the stack.
+        relative_distance: tokens from which on all distances share a bucket.
         global_projections: a second set of projections for global tokens (Longformer).
         cached_heads: key-value heads that the cache holds, where an engine repeats them; None: N.
         rope, scale, softcap: rotary positions; what scores are multiplied with (None: K ** -0.5); their soft limit.
+        alibi: scores fall linearly with distance, each head at its own slope.
         name: as in checkpoints.
     """
 
@@ -263,6 +275,8 @@ class Attention:
     scale: float | None = None
     softcap: float | None = None
     name: str = "self_attn"
+    relative_distance: int = 128
+    alibi: bool = False
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projections [D, H K], [D, N K] twice and [H K, D], and what stands with them."""
@@ -312,7 +326,8 @@ class LatentAttention:
         kv_rank: width of the latent of keys and values. nope, rope: head widths without and with rotary position.
         value: width of a value.
         bias: of the projections down and of the output.
-        rope_positions, scale, mask, name: as in `Attention`.
+        rope_positions, scale, mask, name: as in `Attention`; a scale of None is (nope + rope) ** -0.5.
+        epsilon: of the latents' norms.
     """
 
     width: int
@@ -327,6 +342,7 @@ class LatentAttention:
     scale: float | None = None
     mask: Mask = Mask()
     name: str = "self_attn"
+    epsilon: float = 1e-6
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projections down to the latents, their norms, the projections up and the output."""
@@ -399,6 +415,8 @@ class MixtureOfExperts(Stored):
         correction_bias: a buffer of E float32 that balances the load (DeepSeek-V3).
         scoring: how scores become weights: "softmax" over all experts, "softmax_top_k" over the chosen, "sigmoid".
         capacity: tokens are dropped beyond a fixed room per expert (Switch).
+        normalized: the weights of the chosen are divided by their sum. weight_scale: and multiplied with this.
+        groups, top_groups: experts are chosen from the best groups only (DeepSeek).
     """
 
     width: int
@@ -415,6 +433,10 @@ class MixtureOfExperts(Stored):
     scoring: Literal["softmax", "softmax_top_k", "sigmoid"] = "softmax_top_k"
     capacity: bool = False
     name: str = "mlp"
+    normalized: bool = False
+    weight_scale: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the router [D, E], E experts, and the shared expert."""
@@ -428,7 +450,8 @@ class MixtureOfExperts(Stored):
             for leaf in expert.leaves()
         ]  # fmt: skip
         if self.shared:
-            leaves += FeedForward(self.width, self.shared, self.gated, part="shared_experts").leaves()
+            shared = FeedForward(self.width, self.shared, self.gated, part="shared_experts")
+            leaves += [replace(leaf, name=f"shared_experts.{leaf.name}") for leaf in shared.leaves()]
         if self.shared_gate:
             leaves.append(linear("shared_expert_gate", self.width, 1, "shared_experts"))
         return tuple(leaves)
@@ -442,6 +465,7 @@ class Table(Stored):
         name: as in checkpoints. rows, width: its shape.
         tie: name under which a head shares it.
         scale: what looked-up rows are multiplied with.
+        index: what picks a row. offset: rows before that of position 0 (BART: 2).
     """
 
     name: str
@@ -449,10 +473,46 @@ class Table(Stored):
     width: int
     tie: str | None = None
     scale: float = 1.0
+    index: Literal["token", "position", "type"] = "token"
+    offset: int = 0
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the table."""
         return (Leaf(self.name, self.rows, self.width, "embedding", tie=self.tie),)
+
+
+@dataclass(frozen=True, slots=True)
+class Sinusoids(Stored):
+    """Waves of fixed lengths added to rows, so that nothing is stored (the original Transformer, NLLB).
+
+    Attributes:
+        width: D. offset: position of the first token.
+        halves: sines, then cosines (tensor2tensor), instead of a sine and a cosine in turn.
+    """
+
+    width: int
+    offset: int = 0
+    halves: bool = False
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return nothing."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pooler(Stored):
+    """A dense layer and tanh on the first token's row (BERT).
+
+    Attributes:
+        width: D. name: as in checkpoints.
+    """
+
+    width: int
+    name: str = "pooler.dense"
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return the matrix [D, D], that one row a sequence visits."""
+        return (linear(self.name, self.width, self.width, "other", bias=True, feeds="sequence"),)
 
 
 @dataclass(frozen=True, slots=True)

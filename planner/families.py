@@ -46,11 +46,16 @@ def row(
     return Family(build, architecture, traits, names or {}, ignores)
 
 
+def one_group(_c: Config, _heads: int) -> int:
+    """PaLM: one key-value head, whatever the config says."""
+    return 1
+
+
 def falcon_wiring(c: Config) -> Wiring:
     """Falcon-7B: side by side on one norm; 40B and 180B: on two; rw-1b: one after the other."""
     if c.flag("new_decoder_architecture", False):
         c.ignore("parallel_attn")
-        return "parallel_two" if c.count("num_ln_in_parallel_attn", 2) == 2 else "parallel"  # noqa: PLR2004
+        return "parallel_two" if c.count("num_ln_in_parallel_attn", 2) == 2 else "parallel"
     return "parallel" if c.flag("parallel_attn") else "pre"
 
 
@@ -91,7 +96,8 @@ T5_CLASS = "T5ForConditionalGeneration"
 FAMILIES: dict[str, Family] = {
     # decoder-only
     "openai-gpt": row(
-        decoder, "OpenAIGPTLMHeadModel", GPT_NAMES, wiring="post", final_norm=False, activation="activation", **GPT
+        decoder, "OpenAIGPTLMHeadModel", {**GPT_NAMES, "activation": "afn"}, wiring="post", final_norm=False,
+        activation="activation", renamed_activations={"gelu": "gelu_new"}, **GPT
     ),
     "gpt2": row(
         decoder, "GPT2LMHeadModel", {**GPT_NAMES, "intermediate_size": "n_inner"}, activation="activation_function", **GPT
@@ -107,10 +113,10 @@ FAMILIES: dict[str, Family] = {
     "falcon": row(
         decoder, "FalconForCausalLM", {"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
         norm="layer", norm_bias=True, gated=False, qkv_bias="bias", out_bias="bias", mlp_bias="bias",
-        wiring=falcon_wiring, kv_heads=falcon_heads, cached_heads=falcon_cache, activation="activation", ignores=("alibi",),
+        wiring=falcon_wiring, kv_heads=falcon_heads, cached_heads=falcon_cache, activation="activation", alibi="alibi",
     ),
     "palm": row(
-        decoder, "PalmForCausalLM", norm="layer", wiring="parallel", kv_heads=lambda c, heads: 1, scaled_table=True,
+        decoder, "PalmForCausalLM", norm="layer", wiring="parallel", kv_heads=one_group, scaled_table=True,
     ),
     "deepseek_v2": row(
         decoder, "DeepseekV2ForCausalLM", {"num_experts": "n_routed_experts"}, latent=True, experts=True,
@@ -129,20 +135,22 @@ FAMILIES: dict[str, Family] = {
         encoder_decoder, "TransformerForConditionalGeneration", BART_NAMES, post_norm=True, positions="sinusoidal",
         attention_bias=False, stack_norm=False, ignores=("position_embedding_type",),
     ),
-    "t5": row(encoder_decoder, T5_CLASS, T5_NAMES, **T5),
+    "t5": row(encoder_decoder, T5_CLASS, T5_NAMES, scaled_head=True, **T5),
     "mt5": row(encoder_decoder, "MT5ForConditionalGeneration", T5_NAMES, **T5),
     "switch_transformers": row(
         encoder_decoder, "SwitchTransformersForConditionalGeneration", T5_NAMES, experts=switch_layers, capacity=True,
-        ignores=("encoder_sparse_step", "decoder_sparse_step"), **T5
+        scaled_head=True, ignores=("encoder_sparse_step", "decoder_sparse_step"), **T5
     ),
     "bart": row(
         encoder_decoder, "BartForConditionalGeneration", BART_NAMES, post_norm=True, offset=2, table_norm=True,
         stack_norm=False, logits_bias=True,
     ),
-    "m2m_100": row(encoder_decoder, "M2M100ForConditionalGeneration", BART_NAMES, positions="sinusoidal"),
+    "m2m_100": row(
+        encoder_decoder, "M2M100ForConditionalGeneration", BART_NAMES, positions="sinusoidal", offset=2, halved_waves=True,
+    ),
     "nllb-moe": row(
-        encoder_decoder, "NllbMoeForConditionalGeneration", BART_NAMES, positions="sinusoidal", experts=every_nth_layer,
-        top_k=2,
+        encoder_decoder, "NllbMoeForConditionalGeneration", BART_NAMES, positions="sinusoidal", offset=2,
+        halved_waves=True, experts=every_nth_layer, top_k=2,
     ),
     "whisper": row(
         encoder_decoder, "WhisperForConditionalGeneration", BART_NAMES, key_bias=False, positions="audio",

@@ -61,7 +61,9 @@ VOCABULARY: dict[str, Key] = {
         "new_decoder_architecture parallel_attn alibi is_decoder add_cross_attention router_bias",
     ),
     **_keys(
-        "flag", "scale_embedding norm_topk_prob scale_attn_weights scale_attn_by_inverse_layer_idx", structural=False
+        "flag",
+        "scale_embedding norm_topk_prob rope_interleave scale_attn_weights scale_attn_by_inverse_layer_idx",
+        structural=False,
     ),
     **_keys(
         "number",
@@ -71,7 +73,8 @@ VOCABULARY: dict[str, Key] = {
         structural=False,
     ),
     **_keys("text", "feed_forward_proj attention_type"),
-    **_keys("text", "hidden_act hidden_activation activation_function activation", structural=False),
+    **_keys("count", "n_group topk_group", structural=False),
+    **_keys("text", "hidden_act hidden_activation activation_function activation topk_method", structural=False),
     "position_embedding_type": Key("text", inert=("absolute",)),
     "attention_window": Key("any"),
     "layer_types": Key("list"),
@@ -137,7 +140,7 @@ class Config:
         own = self.names.get(key, key)
         self.read |= {own, key}
         found = [name for name in dict.fromkeys((own, key)) if self.values.get(name) is not None]
-        if len(found) == 2 and self.values[own] != self.values[key]:  # noqa: PLR2004
+        if len(found) == 2 and self.values[own] != self.values[key]:
             raise PlanError(
                 f"found {self.values[own]!r}, but {key} says {self.values[key]!r}; both mean the same",
                 where=f"{self.source}, {own}",
@@ -180,7 +183,9 @@ class Config:
         """Return true or false."""
         value = self.raw(key, default)
         if not isinstance(value, bool):
-            raise PlanError(f"found {_shown(value)}, allowed are true and false", where=self.where(key), fix=self._set_hint(key))
+            raise PlanError(
+                f"found {_shown(value)}, allowed are true and false", where=self.where(key), fix=self._set_hint(key)
+            )
         return value
 
     def number(self, key: str, default: Any = REQUIRED) -> Any:
@@ -189,7 +194,9 @@ class Config:
         if value is default and default is not REQUIRED:
             return value
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
-            raise PlanError(f"found {_shown(value)}, a number is needed", where=self.where(key), fix=self._set_hint(key))
+            raise PlanError(
+                f"found {_shown(value)}, a number is needed", where=self.where(key), fix=self._set_hint(key)
+            )
         return value
 
     def text(self, key: str, default: Any = REQUIRED, *, allowed: Sequence[str] = ()) -> Any:
@@ -206,7 +213,9 @@ class Config:
         """Return an object; {} where missing."""
         value = self.raw(key, {})
         if not isinstance(value, Mapping):
-            raise PlanError(f"found {_shown(value)}, an object is needed", where=self.where(key), fix=self._set_hint(key))
+            raise PlanError(
+                f"found {_shown(value)}, an object is needed", where=self.where(key), fix=self._set_hint(key)
+            )
         return dict(value)
 
     def per_layer(self, key: str, layers: int, allowed: Sequence[str]) -> list[str] | None:
@@ -216,7 +225,11 @@ class Config:
             return None
         if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != layers:
             size = f"{len(value)} entries" if isinstance(value, Sequence) else _shown(value)
-            raise PlanError(f"found {size}, a list of {layers} is needed", where=self.where(key), fix="give one entry for each layer")
+            raise PlanError(
+                f"found {size}, a list of {layers} is needed",
+                where=self.where(key),
+                fix="give one entry for each layer",
+            )
         for index, entry in enumerate(value):
             if entry not in allowed:
                 raise PlanError(
@@ -228,10 +241,12 @@ class Config:
 
     def heads(self, key: str, width: int) -> int:
         """Return a number of heads that divides a width."""
-        heads = self.count(key)
+        heads: int = self.count(key)
         if width % heads:
             raise PlanError(
-                f"found {heads}, which does not divide the width {width}", where=self.where(key), fix="allowed are its divisors"
+                f"found {heads}, which does not divide the width {width}",
+                where=self.where(key),
+                fix="allowed are its divisors",
             )
         return heads
 
@@ -265,4 +280,4 @@ class Config:
 
 def _shown(value: Any) -> str:
     text = "null" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004
+    return text if len(text) <= 60 else f"{text[:57]}..."

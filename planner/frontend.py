@@ -88,12 +88,16 @@ def _parse(path: Path) -> Any:
         raise PlanError("not a text file", where=str(path), fix="name a config.json") from error
     except json.JSONDecodeError as error:
         raise PlanError(
-            f"not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}", where=str(path), fix="correct the file"
+            f"not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}",
+            where=str(path),
+            fix="correct the file",
         ) from error
     except RecursionError as error:
         raise PlanError("nested too deeply", where=str(path), fix="name a config.json") from error
     except OSError as error:
-        raise PlanError(f"can't be read: {error.strerror}", where=str(path), fix="check the path and its permissions") from error
+        raise PlanError(
+            f"can't be read: {error.strerror}", where=str(path), fix="check the path and its permissions"
+        ) from error
 
 
 def _unwrap(value: Any, label: str, name: str) -> Source:
@@ -105,7 +109,7 @@ def _unwrap(value: Any, label: str, name: str) -> Source:
     return Source(value, label, name)
 
 
-def describe(  # noqa: PLR0913
+def describe(
     config: str | Path | Mapping[str, Any],
     *,
     engine: Engine,
@@ -139,7 +143,9 @@ def describe(  # noqa: PLR0913
     unread = reader.unread()
     if unread and strict:
         raise PlanError(
-            f"nothing reads {', '.join(unread)}", where=f"{source.label}, --strict", fix="remove the keys, or leave --strict out"
+            f"nothing reads {', '.join(unread)}",
+            where=f"{source.label}, --strict",
+            fix="remove the keys, or leave --strict out",
         )
     taken = {k: v for k, v in reader.defaulted.items() if v not in (False, 0, None) and _matters(k, row)}
     if taken:
@@ -156,9 +162,11 @@ def describe(  # noqa: PLR0913
         raise PlanError("an object is needed", where=f"{source.label}, quantization_config", fix="correct the file")
     dtype = values.get("dtype") or values.get("torch_dtype")
     if dtype is not None and not isinstance(dtype, str):
-        raise PlanError(f"found {dtype!r}, a text is needed", where=f"{source.label}, torch_dtype", fix="correct the file")
+        raise PlanError(
+            f"found {dtype!r}, a text is needed", where=f"{source.label}, torch_dtype", fix="correct the file"
+        )
     return Model(
-        source.name, family, architecture, anatomy.kind, anatomy.stacks, anatomy.positions, anatomy.learned_positions,
+        source.name, family, architecture, anatomy.kind, anatomy.stacks, engine, anatomy.positions, anatomy.learned_positions,
         anatomy.source_positions, anatomy.source_fixed, dtype, quantization, (*notes, *anatomy.notes), source.label,
     )  # fmt: skip
 
@@ -174,7 +182,9 @@ def _changed(values: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key:
-            raise PlanError(f"found {setting!r}, key=value is needed", where="--set", fix="for instance --set num_hidden_layers=16")
+            raise PlanError(
+                f"found {setting!r}, key=value is needed", where="--set", fix="for instance --set num_hidden_layers=16"
+            )
         try:
             value = json.loads(text)
         except ValueError:
@@ -196,7 +206,9 @@ def _family(values: Mapping[str, Any], label: str, assume: str | None) -> tuple[
         raise PlanError(f"found {given!r}, a text is needed", where=f"{label}, model_type", fix="correct the file")
     if assume is not None:
         if assume not in FAMILIES:
-            raise PlanError(f"no family {assume!r}{_near(assume)}", where="--assume", fix="`plan models --families` lists all")
+            raise PlanError(
+                f"no family {assume!r}{_near(assume)}", where="--assume", fix="`plan models --families` lists all"
+            )
         if given == assume:
             return assume, []
         return assume, [f"ASSUMED: read as {assume} by --assume; the config says {given or 'no model_type'}"]
@@ -245,7 +257,9 @@ def _architecture(values: Mapping[str, Any], label: str, row: Family) -> str:
     if not given:
         return row.architecture
     if not isinstance(given, list) or not isinstance(given[0], str):
-        raise PlanError(f"found {given!r}, a list of class names is needed", where=f"{label}, architectures", fix="correct the file")
+        raise PlanError(
+            f"found {given!r}, a list of class names is needed", where=f"{label}, architectures", fix="correct the file"
+        )
     name = str(given[0])
     stem = _stem(row.architecture)
     if name != row.architecture and name.startswith(stem) and name != f"{stem}Model":

@@ -42,11 +42,12 @@ class Mask:
         prefix = least(p.prefix, total)
         return self._causal(total) - self._causal(p.past) + self._ahead(prefix) * (p.past < prefix)
 
-    def reach(self, layers: int) -> int | None:
-        """Return how many tokens back and forth a token can draw on through this many layers; None: all of them."""
+    @property
+    def reach(self) -> int | None:
+        """Further tokens that one layer draws on, both sides together; None: all there are."""
         if self.window is None or self.block is not None:
             return None
-        return (1 if self.causal else 2) * layers * (self.window - 1) + 1
+        return (1 if self.causal else 2) * (self.window - 1)
 
     def _causal(self, n: Number) -> Number:
         """Pairs of the first n queries."""

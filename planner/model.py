@@ -7,15 +7,16 @@ a dozen multiplications, so that one plan takes microseconds and a sweep runs on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
-from planner.blocks import Attend, Block, Cache, Leaf, Norm, Work
+from planner.blocks import Attend, Block, Cache, Leaf, MixtureOfExperts, Norm, Work, checkpoint_name
 from planner.count import Number
 from planner.engines import Engine
+from planner.masks import Mask
 from planner.workload import Feed, Pass
 
 Kind = Literal["decoder", "encoder", "encoder-decoder", "prefix-lm"]
@@ -63,9 +64,14 @@ class Layer:
         return (*shared, *(block for sub in self.sublayers for block in sub.blocks()))
 
     @cached_property
+    def named(self) -> tuple[tuple[str, Leaf], ...]:
+        """What one layer stores, with names as in checkpoints ("self_attn.q_proj")."""
+        return tuple((checkpoint_name(block, leaf), leaf) for block in self.blocks for leaf in block.leaves())
+
+    @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
         """What one layer stores."""
-        return tuple(leaf for block in self.blocks for leaf in block.leaves())
+        return tuple(leaf for _, leaf in self.named)
 
     @cached_property
     def caches(self) -> tuple[Cache, ...]:
@@ -109,9 +115,15 @@ class Stack:
         return sum(run.count * run.repeats for run in self.runs)
 
     @cached_property
+    def named(self) -> tuple[tuple[str, Leaf], ...]:
+        """Leaves of front and back, with names as in checkpoints."""
+        blocks = (*self.front, *self.back)
+        return tuple((checkpoint_name(block, leaf), leaf) for block in blocks for leaf in block.leaves())
+
+    @cached_property
     def outside(self) -> tuple[Leaf, ...]:
         """Leaves of front and back."""
-        return tuple(leaf for block in (*self.front, *self.back) for leaf in block.leaves())
+        return tuple(leaf for _, leaf in self.named)
 
     def leaves(self) -> Iterator[tuple[int, int, Leaf]]:
         """Yield (copies stored, times executed per copy, leaf) for all leaves of the stack."""
@@ -122,12 +134,34 @@ class Stack:
                 yield run.count, run.repeats, leaf
 
     @cached_property
+    def mixtures(self) -> tuple[MixtureOfExperts, ...]:
+        """The distinct mixtures of experts, in order."""
+        found = (block for run in self.runs for block in run.layer.blocks if isinstance(block, MixtureOfExperts))
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def masks(self) -> tuple[Mask, ...]:
+        """The self-attention mask of every executed layer that has one."""
+        return tuple(
+            core.mask for run in self.runs for core in run.layer.cores * (run.count * run.repeats) if not core.cross
+        )
+
+    @cached_property
     def work(self) -> dict[tuple[Work, Feed], int]:
         """FLOPs of one row of each feed, by kind of work, over the whole stack."""
         sums: Counter[tuple[Work, Feed]] = Counter()
         for count, repeats, leaf in self.leaves():
             if leaf.work:
                 sums[leaf.work, leaf.feeds] += count * repeats * leaf.flops_per_row
+        return dict(sums)
+
+    @cached_property
+    def row_elements(self) -> dict[Feed, int]:
+        """Elements that matrix products read and write for one row of each feed, over the whole stack."""
+        sums: Counter[Feed] = Counter()
+        for count, repeats, leaf in self.leaves():
+            if leaf.work:
+                sums[leaf.feeds] += count * repeats * leaf.rate * (leaf.n_in + leaf.visited * leaf.n_out)
         return dict(sums)
 
     @cached_property
@@ -168,29 +202,96 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """Parameters of a model, counted once.
+class Place:
+    """A leaf and where it stands.
 
     Attributes:
-        total: unique parameters. by_part: the same by component. buffers: stored elements that are no parameters.
-        embedding: input tables. head: the output projection's own. routed, active_routed: of the experts; all, and those
-            that one row visits. layers: per stack, one entry per executed layer, by component.
+        leaf: the tensor. stack: name of its stack.
+        path: as in checkpoints, "*" for the number of its layer ("model.layers.*.self_attn.q_proj").
+        layers: that store one each, from layer `first` on. repeats: how often a pass runs each.
+        owner: stores the matrix; False where a leaf before it does, of the same tie.
+    """
+
+    leaf: Leaf
+    stack: str
+    path: str
+    first: int
+    layers: int
+    repeats: int
+    owner: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StackTally:
+    """Parameters of one stack that no stack before it owns.
+
+    Attributes:
+        total: unique parameters. by_part: the same by component. routed: of routed experts; active_routed: of those that
+            one row visits. lent: of tables that later stacks use too. layers: an entry per executed layer, by component.
+        buffers: stored elements that are no parameters. head: the output projection's own parameters.
     """
 
     total: int
     by_part: dict[str, int]
     buffers: int
-    embedding: int
     head: int
     routed: int
     active_routed: Fraction
-    outside_decode: int
-    layers: dict[str, list[dict[str, int]]]
+    lent: int
+    layers: tuple[dict[str, int], ...]
+
+    @property
+    def active(self) -> Fraction:
+        """Total minus the routed experts that a row doesn't visit."""
+        return self.total - self.routed + self.active_routed
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Parameters of a model, counted once: tied and shared tensors at their first owner."""
+
+    stacks: dict[str, StackTally]
+
+    @property
+    def total(self) -> int:
+        """Unique parameters."""
+        return sum(stack.total for stack in self.stacks.values())
 
     @property
     def active(self) -> int | float:
         """Total minus the routed experts that a row doesn't visit."""
-        return whole(self.total - self.routed + self.active_routed)
+        return whole(sum((stack.active for stack in self.stacks.values()), Fraction(0)))
+
+    @property
+    def active_decode(self) -> int | float | None:
+        """What one decode step reads: the active parameters of the decoder, and the tables that it shares."""
+        if "decoder" not in self.stacks:
+            return None
+        lent = sum(stack.lent for name, stack in self.stacks.items() if name != "decoder")
+        return whole(self.stacks["decoder"].active + lent)
+
+    @property
+    def buffers(self) -> int:
+        """Stored elements that are no parameters."""
+        return sum(stack.buffers for stack in self.stacks.values())
+
+    @property
+    def head(self) -> int:
+        """The output projection's own parameters; 0 where it is tied."""
+        return sum(stack.head for stack in self.stacks.values())
+
+    @property
+    def by_part(self) -> dict[str, int]:
+        """Unique parameters by component."""
+        sums: Counter[str] = Counter()
+        for stack in self.stacks.values():
+            sums.update(stack.by_part)
+        return dict(sums)
+
+    @property
+    def embedding(self) -> int:
+        """Input tables."""
+        return self.by_part.get("embedding", 0)
 
 
 @dataclass(frozen=True)
@@ -207,6 +308,7 @@ class Model:
         source_positions: of the encoder; source_fixed: it always has that many.
         dtype: of the checkpoint.
         quantization: the config's quantization_config, as found.
+        engine: whose rules the description follows.
         notes: assumptions that the user should know. source: file or name, for messages.
     """
 
@@ -215,12 +317,13 @@ class Model:
     architecture: str
     kind: Kind
     stacks: tuple[Stack, ...]
+    engine: Engine
     positions: int | None = None
     learned_positions: bool = False
     source_positions: int | None = None
     source_fixed: bool = False
     dtype: str | None = None
-    quantization: dict[str, object] | None = None
+    quantization: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     source: str = ""
 
@@ -233,61 +336,101 @@ class Model:
         """Whether it has a decoder."""
         return self.kind != "encoder"
 
+    @property
+    def depth(self) -> int:
+        """Layers that are executed, over all stacks."""
+        return sum(stack.depth for stack in self.stacks)
+
     @cached_property
-    def experts(self) -> tuple[Leaf, ...]:
-        """One routed-expert leaf per distinct mixture, with its copies and active copies."""
-        found = {(leaf.copies, leaf.active): leaf for s in self.stacks for _, _, leaf in s.leaves() if leaf.work == "experts"}
-        return tuple(found.values())
+    def has_global_tokens(self) -> bool:
+        """Whether a workload may choose tokens that see all others (Longformer)."""
+        return any(leaf.feeds == "global" for stack in self.stacks for _, _, leaf in stack.leaves())
+
+    @cached_property
+    def drops_tokens(self) -> bool:
+        """Whether experts have room for a limited number of tokens (Switch)."""
+        return any(mixture.capacity for stack in self.stacks for mixture in stack.mixtures)
+
+    @cached_property
+    def receptive_field_tokens(self) -> int | None:
+        """How far back (and forth) a token draws on others through all layers; None: as far as there are tokens."""
+        masks = [mask for stack in self.stacks for mask in stack.masks]
+        if any(mask.reach is None for mask in masks):
+            return None
+        return 1 + sum(mask.reach for mask in masks if mask.reach is not None)
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Every leaf and where it stands, in the order in which `tally` counts."""
+        owned: set[str] = set()
+        found: list[Place] = []
+
+        def put(leaf: Leaf, stack: Stack, path: str, first: int = 0, layers: int = 1, repeats: int = 1) -> None:
+            """Note one leaf, and its tie as owned from now on."""
+            found.append(Place(leaf, stack.name, path, first, layers, repeats, leaf.tie not in owned))
+            owned.update((leaf.tie,) if leaf.tie else ())
+
+        for stack in self.stacks:
+            only = self.kind != "encoder-decoder" and stack.name in {"decoder", "encoder"}
+            scope = "model." if only else f"model.{stack.name}."
+            for name, leaf in stack.named:
+                put(leaf, stack, name if leaf.part == "head" else scope + name)
+            first = 0
+            for run in stack.runs:
+                for name, leaf in run.layer.named:
+                    put(leaf, stack, f"{scope}layers.*.{name}", first, run.count, run.repeats)
+                first += run.count
+        return tuple(found)
+
+    @cached_property
+    def elements(self) -> dict[str | None, int]:
+        """Stored elements, tied matrices once, by the dtype that a leaf insists on; None: the model's."""
+        sums: Counter[str | None] = Counter()
+        owned: set[str] = set()
+        for stack in self.stacks:
+            for count, _, leaf in stack.leaves():
+                sums[leaf.own_dtype] += count * (leaf.elements - leaf.matrix * (leaf.tie in owned))
+                owned.update((leaf.tie,) if leaf.tie else ())
+        return dict(sums)
 
     @cached_property
     def tally(self) -> Tally:
-        """Count the parameters."""
-        tied: set[str] = set()
-        parts: Counter[str] = Counter()
-        layers: dict[str, list[dict[str, int]]] = {}
-        buffers = head = outside_decode = routed = 0
-        active_routed = Fraction(0)
+        """Count the parameters, stack by stack."""
+        owned: set[str] = set()
+        found: dict[str, StackTally] = {}
+        for index, stack in enumerate(self.stacks):
+            later = {leaf.tie for other in self.stacks[index + 1 :] for _, _, leaf in other.leaves() if leaf.tie}
+            found[stack.name] = _tally(stack, owned, later)
+        return Tally(found)
 
-        def stored(leaf: Leaf) -> int:
-            """Elements that this leaf adds to those already counted."""
-            if leaf.tie is None:
-                return leaf.elements
-            first = leaf.tie not in tied
-            tied.add(leaf.tie)
-            return leaf.elements if first else leaf.elements - leaf.matrix
 
-        for stack in self.stacks:
-            before = sum(parts.values())
-            counted: list[tuple[int, Counter[str]]] = []
-            groups = [(0, 1, stack.outside), *((r.count, r.repeats, r.layer.leaves) for r in stack.runs)]
-            for count, repeats, leaves in groups:
-                own: Counter[str] = Counter()
-                for leaf in leaves:
-                    size = stored(leaf)
-                    if leaf.buffer:
-                        buffers += (count or 1) * size
-                        continue
-                    own[leaf.part] += size
-                    if leaf.work == "head":
-                        head += size
-                    if leaf.part == "routed_experts":
-                        routed += count * size
-                        active_routed += Fraction(count * size * leaf.visited, leaf.copies)
-                for part, size in own.items():
-                    parts[part] += (count or 1) * size
-                if count:
-                    counted += [(1, own)] * count + [(0, own)] * (count * (repeats - 1))
-            layers[stack.name] = [dict(own) if first else dict.fromkeys(own, 0) for first, own in counted]
-            if self.kind == "encoder-decoder" and stack.name == "encoder":
-                outside_decode = sum(parts.values()) - before
-                outside_decode -= sum(leaf.matrix for leaf in stack.outside if leaf.tie in self._decoder_ties)
-        return Tally(sum(parts.values()), dict(parts), buffers, parts["embedding"], head, routed, active_routed,
-                     outside_decode, layers)  # fmt: skip
-
-    @property
-    def _decoder_ties(self) -> set[str]:
-        decoder = self.stack("decoder")
-        return {leaf.tie for _, _, leaf in decoder.leaves() if leaf.tie} if decoder else set()
+def _tally(stack: Stack, owned: set[str], later: set[str]) -> StackTally:
+    """Count one stack; `owned` collects the ties that have an owner, `later` are those that other stacks use."""
+    parts: Counter[str] = Counter()
+    layers: list[dict[str, int]] = []
+    buffers = head = routed = lent = 0
+    active_routed = Fraction(0)
+    groups = [(1, 0, stack.outside), *((run.count, run.repeats, run.layer.leaves) for run in stack.runs)]
+    for count, repeats, leaves in groups:
+        own: Counter[str] = Counter()
+        for leaf in leaves:
+            size = leaf.elements - leaf.matrix * (leaf.tie in owned)
+            if leaf.tie and leaf.tie not in owned:
+                owned.add(leaf.tie)
+                lent += leaf.matrix * (leaf.tie in later)
+            if leaf.buffer:
+                buffers += count * size
+                continue
+            own[leaf.part] += size
+            head += size * (leaf.work == "head")
+            if leaf.work == "experts":
+                routed += count * size
+                active_routed += Fraction(count * size * leaf.visited, leaf.copies)
+        for part, size in own.items():
+            parts[part] += count * size
+        shared = dict.fromkeys(own, 0)  # a layer that runs again stores nothing more
+        layers += [dict(own)] * (count * min(repeats, 1)) + [shared] * (count * max(repeats - 1, 0))
+    return StackTally(sum(parts.values()), dict(parts), buffers, head, routed, active_routed, lent, tuple(layers))
 
 
 def whole(value: Fraction | int) -> int | float:

@@ -6,9 +6,13 @@ Letters: B sequences (batch), P prompt tokens, G generated tokens, S source posi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from planner.count import Number, least, triangle
+from planner.errors import PlanError
+
+if TYPE_CHECKING:
+    from planner.model import Model
 
 Feed = Literal["new", "last", "sequence", "memory", "latent", "global", "global_keys"]
 """Whose rows visit a weight: see `Pass.rows`."""
@@ -67,3 +71,117 @@ class Pass:
             case "global_keys":
                 return self.batch * tokens * (self.global_tokens > 0)
         return self.batch * tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is asked of the model, after defaults.
+
+    Attributes:
+        batch: B sequences. prompt: P tokens prefilled. generate: G tokens generated after it.
+        source: S positions entering the encoder, 0 where there is none.
+        prefix: K first tokens that see each other both ways.
+        global_tokens: Longformer's.
+        capacity_factor: Switch's room per expert, times an even share; None: nothing is dropped.
+    """
+
+    batch: int
+    prompt: int
+    generate: int
+    source: int = 0
+    prefix: int = 0
+    global_tokens: int = 0
+    capacity_factor: float | None = None
+
+    @property
+    def context(self) -> int:
+        """Rows reserved in the cache of one sequence, the last token's included."""
+        return self.prompt + self.generate
+
+    def prefill(self, stack: str) -> Pass:
+        """Return a stack's share of the pass over the prompts."""
+        if stack == "encoder":
+            return Pass(self.batch, self.source or self.prompt, global_tokens=self.global_tokens)
+        return Pass(self.batch, self.prompt, memory=self.source, prefix=self.prefix)
+
+    def decode(self) -> Pass:
+        """Return one step of every sequence with P tokens in the cache."""
+        return Pass(self.batch, 1, self.prompt, "decode", self.source)
+
+
+DEFAULT_PROMPT, DEFAULT_GENERATE = 1024, 256
+"""Tokens, where the model has room for them."""
+
+
+def workload(
+    model: Model,
+    *,
+    batch: int = 1,
+    prompt: int | None = None,
+    generate: int | None = None,
+    source: int | None = None,
+    prefix: int = 0,
+    global_tokens: int = 0,
+    capacity_factor: float | None = None,
+) -> tuple[Workload, list[str]]:
+    """Return the workload with defaults that fit the model, and notes on what exceeds it.
+
+    Raises:
+        PlanError: it is impossible for this model.
+    """
+    two = model.kind == "encoder-decoder"
+    room = model.positions
+    if source is not None and not two:
+        raise PlanError(
+            f"{model.family} has no encoder beside a decoder", where="--source", fix="leave it out; use --prompt"
+        )
+    if generate and not model.generates:
+        raise PlanError(f"{model.family} is an encoder and generates nothing", where="--generate", fix="leave it out")
+    if generate is None:
+        spare = DEFAULT_GENERATE if room is None else min(DEFAULT_GENERATE, room // 4)
+        generate = spare if model.generates else 0
+    if prompt is None:
+        spare = DEFAULT_PROMPT if room is None else min(DEFAULT_PROMPT, max(room - generate, 1))
+        prompt = 1 if two else spare
+    if two and source is None:
+        most = model.source_positions
+        source = most if model.source_fixed and most else min(DEFAULT_PROMPT, most or DEFAULT_PROMPT)
+    if not model.generates and prompt == 0:
+        raise PlanError("found 0, an encoder needs at least 1", where="--prompt")
+    notes = [
+        note
+        for note in (
+            _room(prompt + generate, room, model.learned_positions, "--prompt and --generate", model),
+            _room(source or 0, model.source_positions, model.learned_positions, "--source", model),
+        )
+        if note
+    ]
+    if prefix and model.kind != "decoder":
+        raise PlanError(f"{model.family} is no decoder-only model", where="--prefix", fix="leave it out")
+    if prefix > prompt:
+        raise PlanError(
+            f"found {prefix}, allowed are 0 to {prompt}, the prompt's tokens",
+            where="--prefix",
+            fix="raise --prompt or lower it",
+        )
+    length = source or prompt
+    if global_tokens and not model.has_global_tokens:
+        raise PlanError(f"{model.family} has no global tokens to choose", where="--global-tokens", fix="leave it out")
+    if global_tokens > length:
+        raise PlanError(f"found {global_tokens}, allowed are 0 to {length}", where="--global-tokens")
+    if capacity_factor is not None and not model.drops_tokens:
+        raise PlanError(f"{model.family} drops no tokens", where="--capacity-factor", fix="leave it out")
+    return Workload(batch, prompt, generate, source or 0, prefix, global_tokens, capacity_factor), notes
+
+
+def _room(length: int, positions: int | None, fixed: bool, option: str, model: Model) -> str | None:
+    """Return a note on a length beyond the model's positions; refuse it where a learned table has no more rows."""
+    if positions is None or length <= positions:
+        return None
+    if fixed:
+        raise PlanError(
+            f"found {length:,} positions, but {model.name} has a learned table of {positions:,}",
+            where=option,
+            fix=f"stay within {positions:,}",
+        )
+    return f"{option} make {length:,} positions, the config says {positions:,}; quality beyond that is not the planner's to say"

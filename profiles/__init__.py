@@ -10,7 +10,11 @@ from typing import Any
 
 def model_names() -> list[str]:
     """Return the names of all bundled models, sorted."""
-    return sorted(entry.name.removesuffix(".json") for entry in (files("profiles") / "models").iterdir() if entry.name.endswith(".json"))
+    return sorted(
+        entry.name.removesuffix(".json")
+        for entry in (files("profiles") / "models").iterdir()
+        if entry.name.endswith(".json")
+    )
 
 
 def model(name: str) -> dict[str, Any] | None:

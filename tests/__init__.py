@@ -1,0 +1,1 @@
+"""Tests: one behaviour each; tests/oracle has the reference implementation as judge."""

@@ -47,6 +47,8 @@ def engine_by_name(name: str) -> Engine:
     """
     if name not in ENGINES:
         raise PlanError(
-            f"no rules for the engine {name!r}; known: {', '.join(ENGINES)}", where="--engine", fix="choose one of these"
+            f"no rules for the engine {name!r}; known: {', '.join(ENGINES)}",
+            where="--engine",
+            fix="choose one of these",
         )
     return ENGINES[name]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import sqrt
+from math import log, sqrt
 from typing import Literal
 
 from planner.blocks import (
@@ -121,6 +121,8 @@ def decoder(  # noqa: PLR0913
     correction_bias: bool = False,
     scoring: Literal["softmax", "softmax_top_k", "sigmoid"] = "softmax_top_k",
     activation: str = "hidden_act",
+    renamed_activations: Mapping[str, str] | None = None,
+    alibi: Says = False,
 ) -> Anatomy:
     """Return the one stack of a decoder.
 
@@ -141,7 +143,8 @@ def decoder(  # noqa: PLR0913
         latent: multi-head latent attention.
         experts: mixtures of experts.
         correction_bias, scoring: of the router.
-        activation: key of the activation's name.
+        activation: key of the activation's name. renamed_activations: names that mean another function (GPT-1's gelu).
+        alibi: scores fall with distance, instead of rotary positions.
     """
     width, layers = c.count("hidden_size"), c.count("num_hidden_layers")
     vocabulary = c.count("vocab_size")
@@ -149,6 +152,7 @@ def decoder(  # noqa: PLR0913
     tie = "embed_tokens" if c.flag("tie_word_embeddings", True) else None
     longest = c.count("max_position_embeddings", None)
     act = c.text(activation, "silu")
+    act = (renamed_activations or {}).get(act, act)
     wired = wiring(c) if callable(wiring) else wiring
 
     def a_norm(name: str = "norm") -> Norm:
@@ -169,10 +173,11 @@ def decoder(  # noqa: PLR0913
         attentions: list[Block] = [_latent(c, says(c, qkv_bias))] * layers
     else:
         norm_of_heads = Norm(1, epsilon=epsilon, unit_offset=unit_offset) if qk_norm else None
-        one = _attention(c, kv_heads, norm_of_heads, positions == "rope")
+        linear_biases = says(c, alibi)
+        one = _attention(c, kv_heads, norm_of_heads, positions == "rope" and not linear_biases)
         held = cached_heads(c, request, one.heads, one.kv_heads) if cached_heads else None
         bias, out = says(c, qkv_bias), says(c, out_bias)
-        one = replace(one, q_bias=bias, k_bias=bias, v_bias=bias, out_bias=out, cached_heads=held)
+        one = replace(one, q_bias=bias, k_bias=bias, v_bias=bias, out_bias=out, cached_heads=held, alibi=linear_biases)
         attentions = [_windowed(c, one, window) for window in per_layer]
     mlp = _feed_forward(c, width, gated, says(c, mlp_bias), act, dense=experts)
     sparse = _sparse_layers(c, layers) if experts else [False] * layers
@@ -186,7 +191,7 @@ def decoder(  # noqa: PLR0913
     body = [layer(attention, is_sparse) for attention, is_sparse in zip(attentions, sparse, strict=True)]
     front: list[Block] = [Table("embed_tokens", vocabulary, width, tie, sqrt(width) if scaled_table else 1.0)]
     if positions == "learned":
-        front.append(Table("wpe", longest or c.count("max_position_embeddings"), width))
+        front.append(Table("wpe", longest or c.count("max_position_embeddings"), width, index="position"))
     head = Head(width, vocabulary, tie=tie, softcap=c.number("final_logit_softcapping", None))
     grouped_layers = list(runs(body))
     notes = []
@@ -228,7 +233,8 @@ def _attention(c: Config, kv_heads: Callable[[Config, int], int], norm: Norm | N
 
 def _windowed(c: Config, attention: Attention, window: int | None) -> Attention:
     """Return an attention with a window; Gemma 3's have a rotary base of their own."""
-    local = c.number("rope_local_base_freq", None)
+    nested = c.table("rope_parameters").get("sliding_attention")
+    local = nested.get("rope_theta") if isinstance(nested, dict) else c.number("rope_local_base_freq", None)
     base = replace(attention.rope, theta=local, scaling=()) if attention.rope and window and local else attention.rope
     return replace(attention, mask=Mask(window=window), rope=base)
 
@@ -238,10 +244,18 @@ def _latent(c: Config, bias: bool) -> LatentAttention:  # noqa: FBT001
     width, heads = c.count("hidden_size"), c.count("num_attention_heads")
     nope, turned = c.count("qk_nope_head_dim"), c.count("qk_rope_head_dim")
     c.ignore("num_key_value_heads", "head_dim")
+    turning = replace(rope(c, turned), interleaved=c.flag("rope_interleave", True))
     return LatentAttention(
         width, heads, c.count("q_lora_rank", None), c.count("kv_lora_rank"), nope, turned, c.count("v_head_dim"), bias,
-        rope(c, turned),
+        turning, (nope + turned) ** -0.5 * _stretched(turning) ** 2,
     )  # fmt: skip
+
+
+def _stretched(rope: Rope) -> float:
+    """Return what DeepSeek multiplies queries and keys with where YaRN stretches positions (arXiv:2309.00071, 3.4)."""
+    given = dict(rope.scaling)
+    factor, depth = float(str(given.get("factor") or 1)), float(str(given.get("mscale_all_dim") or 0))
+    return 0.1 * depth * log(factor) + 1.0 if depth and factor > 1 else 1.0
 
 
 def _feed_forward(c: Config, width: int, gated: bool, bias: bool, act: str, *, dense: bool) -> FeedForward:  # noqa: FBT001
@@ -265,9 +279,12 @@ def _mixture(c: Config, width: int, act: str, correction_bias: bool, scoring: st
             f"found {top_k}, but there are {count} experts", where=c.where("num_experts_per_tok"), fix=f"allowed are 1 to {count}"
         )
     shared = c.count("n_shared_experts", 0, low=0) * hidden
+    greedy = c.text("topk_method", None) == "greedy"
     return MixtureOfExperts(
-        width, hidden, count, top_k, activation=act, shared=shared, correction_bias=correction_bias, scoring=scoring  # type: ignore[arg-type]
-    )
+        width, hidden, count, top_k, activation=act, shared=shared, correction_bias=correction_bias, scoring=scoring,  # type: ignore[arg-type]
+        normalized=c.flag("norm_topk_prob", False), weight_scale=c.number("routed_scaling_factor", 1.0),
+        groups=1 if greedy else c.count("n_group", 1), top_groups=1 if greedy else c.count("topk_group", 1),
+    )  # fmt: skip
 
 
 def _predictor(layer: Layer, a_norm: Callable[..., Norm]) -> Layer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from planner.blocks import Attention, Block, FeedForward, Head, Norm, Table, Weights, linear
+from planner.blocks import Attention, Block, FeedForward, Head, Norm, Pooler, Table
 from planner.errors import PlanError
 from planner.fields import Config
 from planner.masks import Mask
@@ -87,10 +87,13 @@ def encoder(
         )
         return Layer((Sublayer(attention, join=norm), Sublayer(mlp, join=norm)))
 
-    front: list[Block] = [Table("word_embeddings", vocabulary, width, tie), Table("position_embeddings", rows, width)]
+    front: list[Block] = [
+        Table("word_embeddings", vocabulary, width, tie),
+        Table("position_embeddings", rows, width, index="position", offset=offset),
+    ]
     if types := c.count("type_vocab_size", 0, low=0):
-        front.append(Table("token_type_embeddings", types, width))
-    pooler = Weights((linear("pooler.dense", width, width, "other", bias=True, feeds="sequence"),))
+        front.append(Table("token_type_embeddings", types, width, index="type"))
+    pooler = Pooler(width)
     head = Head(width, vocabulary, bias=True, tie=tie, transform=norm, activation=act, every_row=True)
     body = runs([layer(mask) for mask in masks(c, layers)])
     back = (*([] if request.head and not pooled else [pooler]), *([head] if request.head else []))

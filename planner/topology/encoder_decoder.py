@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
-from planner.blocks import Attention, AudioFrontEnd, Block, FeedForward, Head, MixtureOfExperts, Norm, Table
+from planner.blocks import Attention, AudioFrontEnd, Block, FeedForward, Head, MixtureOfExperts, Norm, Sinusoids, Table
 from planner.errors import PlanError
 from planner.fields import Config
 from planner.masks import Mask
@@ -75,6 +75,8 @@ def encoder_decoder(  # noqa: PLR0913
     top_k: int = 1,
     capacity: bool = False,
     engine_may_tie: bool = False,
+    scaled_head: bool = False,
+    halved_waves: bool = False,
 ) -> Anatomy:
     """Return the two stacks.
 
@@ -86,7 +88,7 @@ def encoder_decoder(  # noqa: PLR0913
         attention_bias, mlp_bias, key_bias: whether projections add a vector; Whisper's keys don't.
         act: the activation.
         positions: T5's relative biases, learned tables, sinusoids that are computed, or Whisper's two tables.
-        offset: rows of the learned tables that no token uses (BART: 2).
+        offset: rows of the learned tables that no token uses (BART: 2), or the first token's place in the sinusoids.
         table_norm: norm of the sum of embeddings (BART).
         stack_norm: norm after the last layer of each stack.
         unscaled_scores: scores aren't divided by sqrt(K) (T5).
@@ -94,13 +96,17 @@ def encoder_decoder(  # noqa: PLR0913
         head_width: key of a head width that is not D / H (T5's d_kv).
         experts, top_k, capacity: which layers hold experts, how many a row visits, whether tokens can be dropped.
         engine_may_tie: the head shares the table under transformers whatever the config says (T5).
+        scaled_head: hidden rows are divided by sqrt(D) before a head that the checkpoint ties (T5).
+        halved_waves: sinusoids hold the sines, then the cosines (NLLB).
     """
     width, vocabulary = c.count("hidden_size"), c.count("vocab_size")
-    tied = c.flag("tie_word_embeddings", True) or (engine_may_tie and request.engine.ties_t5_heads)
+    says_tied = c.flag("tie_word_embeddings", True)
+    tied = says_tied or (engine_may_tie and request.engine.ties_t5_heads)
     epsilon = c.number("layer_norm_epsilon", 1e-6) if norm == "rms" else 1e-5
     the_norm = Norm(width, norm, norm == "layer", epsilon)
     activation = act(c)
     buckets = c.count("relative_attention_num_buckets") if positions == "relative" else 0
+    distance = int(c.number("relative_attention_max_distance", 128)) if positions == "relative" else 0
     scale = sqrt(width) if c.flag("scale_embedding", False) else 1.0
 
     def sublayer(block: Block) -> Sublayer:
@@ -121,6 +127,7 @@ def encoder_decoder(  # noqa: PLR0913
                 attention_bias, attention_bias and key_bias, attention_bias, attention_bias, cross=cross,
                 relative_buckets=buckets if first and not cross else 0,
                 scale=1.0 if unscaled_scores else None, name="encoder_attn" if cross else "self_attn",
+                relative_distance=0 if cross else distance,
             )  # fmt: skip
 
         def layer(index: int) -> Layer:
@@ -135,7 +142,10 @@ def encoder_decoder(  # noqa: PLR0913
         if positions == "audio" and side == "encoder":
             found = [AudioFrontEnd(c.count("num_mel_bins"), width)]
         if positions in {"learned", "audio"}:
-            found.append(Table("embed_positions", c.count(rows[side]) + offset, width))
+            table = Table("embed_positions", c.count(rows[side]) + offset, width, index="position", offset=offset)
+            found.append(table)
+        if positions == "sinusoidal":
+            found.append(Sinusoids(width, offset, halved_waves))
         return (*found, the_norm) if table_norm else tuple(found)
 
     rows = (
@@ -146,13 +156,14 @@ def encoder_decoder(  # noqa: PLR0913
     longest = None if positions == "relative" else c.count(rows["decoder"])
     source = None if positions == "relative" else c.count(rows["encoder"])
     back = (the_norm,) if stack_norm else ()
+    scaled = scaled_head and says_tied
     head = Head(width, vocabulary, tie="shared" if tied else None, logits_bias=logits_bias,
-                scale=width**-0.5 if positions == "relative" and tied else 1.0)  # fmt: skip
+                scale=width**-0.5 if scaled else 1.0)  # fmt: skip
     top = (head,) if request.head else ()
     encoder = Stack("encoder", front("encoder"), runs(body("encoder")), back)
     decoder = Stack("decoder", front("decoder"), runs(body("decoder")), (*back, *top))
     notes = []
-    if engine_may_tie and request.engine.ties_t5_heads and not c.flag("tie_word_embeddings", True):
+    if tied and not says_tied:
         notes.append("transformers ties the head to the input table; the published checkpoint has a separate one")
     return Anatomy(
         "encoder-decoder", (encoder, decoder), longest, positions in {"learned", "audio"}, source, positions == "audio",
@@ -168,5 +179,5 @@ def _mixture(  # noqa: PLR0913, PLR0917
         raise PlanError(f"found {count}, at least {top_k} are needed", where=c.where("num_experts"), fix="correct the file")
     return MixtureOfExperts(
         width, hidden, count, top_k, act.gated, bias, act.name, router_bias=c.flag("router_bias", False),
-        scoring="softmax", capacity=capacity,
+        scoring="softmax_top_k" if top_k > 1 else "softmax", capacity=capacity,
     )  # fmt: skip

@@ -1,0 +1,133 @@
+"""The Python call: `plan(config, **options)`, with the command's options, and `load` for a model planned many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from planner.engines import engine_by_name
+from planner.errors import PlanError
+from planner.frontend import describe
+from planner.model import Model
+from planner.plan import Plan, make_plan
+from planner.precision import resolve
+from planner.workload import workload
+
+MODEL_OPTIONS = ("engine", "assume", "set", "mtp", "strict")
+LARGEST_COUNT = 2**40
+
+
+def load(
+    config: str | Path | Mapping[str, Any],
+    *,
+    engine: str = "ideal",
+    assume: str | None = None,
+    set: Mapping[str, Any] | tuple[str, ...] | list[str] = (),  # noqa: A002
+    mtp: bool = False,
+    strict: bool = False,
+) -> Model:
+    """Return the model that a config describes, to be planned under many workloads.
+
+    Args:
+        config: path of a config.json or of its folder, a bundled name, or a dict.
+        engine: whose rules.
+        assume: family to read an unknown model_type as.
+        set: values to change first, as "key=value" texts or as a mapping.
+        mtp: count multi-token-prediction layers.
+        strict: refuse every key that nothing reads.
+
+    Raises:
+        PlanError: the config can't be planned; the message says which field, and what to do.
+    """
+    texts = tuple(f"{k}={_json(v)}" for k, v in set.items()) if isinstance(set, Mapping) else tuple(set)
+    rules = engine_by_name(engine)
+    return describe(config, engine=rules, assume=assume, settings=texts, mtp=mtp, strict=strict)
+
+
+def plan(config: str | Path | Mapping[str, Any] | Model, **options: Any) -> Plan:
+    """Return the plan of a config, or of a model from `load`.
+
+    Args:
+        config: path, bundled name, dict or loaded model.
+        **options: batch, prompt, generate, source, prefix (tokens), global_tokens, capacity_factor, dtype, weights,
+            cache_dtype, state_dtype, engine, assume, set, mtp, strict; as in `plan --help`.
+
+    Raises:
+        PlanError: anything that a person can get wrong.
+
+    >>> plan("llama3-8b").params["total"]
+    8030261248
+    """
+    return _plan(config, **_known(options))
+
+
+def _plan(  # noqa: PLR0913
+    config: str | Path | Mapping[str, Any] | Model,
+    *,
+    batch: int = 1,
+    prompt: int | None = None,
+    generate: int | None = None,
+    source: int | None = None,
+    prefix: int = 0,
+    global_tokens: int = 0,
+    capacity_factor: float | None = None,
+    dtype: str | None = None,
+    weights: str | None = None,
+    cache_dtype: str | None = None,
+    state_dtype: str | None = None,
+    **model_options: Any,
+) -> Plan:
+    for option, value, low in (
+        ("batch", batch, 1), ("prompt", prompt, 0), ("generate", generate, 0), ("source", source, 1), ("prefix", prefix, 0),
+        ("global_tokens", global_tokens, 0),
+    ):  # fmt: skip
+        _count(option, value, low)
+    if capacity_factor is not None and not (_real(capacity_factor) and 0 < capacity_factor < LARGEST_COUNT):
+        raise PlanError(f"found {capacity_factor!r}, a number above 0 is needed", where="--capacity-factor")
+    if isinstance(config, Model):
+        if model_options:
+            raise PlanError(f"{', '.join(model_options)} must be given to load()", where="plan(model)")
+        model = config
+    else:
+        model = load(config, **model_options)
+    work, notes = workload(
+        model, batch=batch, prompt=prompt, generate=generate, source=source, prefix=prefix, global_tokens=global_tokens,
+        capacity_factor=capacity_factor,
+    )  # fmt: skip
+    precision = resolve(model, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype)
+    return make_plan(model, work, precision, notes)
+
+
+OPTIONS = tuple(name for name in signature(_plan).parameters if name not in {"config", "model_options"}) + MODEL_OPTIONS
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    for name in options:
+        if name not in OPTIONS:
+            near = get_close_matches(name, OPTIONS, n=1)
+            hint = f"; nearest: {near[0]}" if near else ""
+            raise PlanError(
+                f"no such option{hint}", where=f"plan(..., {name}=)", fix=f"allowed are {', '.join(OPTIONS)}"
+            )
+    return options
+
+
+def _count(option: str, value: Any, low: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST_COUNT:
+        where = f"--{option.replace('_', '-')}"
+        raise PlanError(f"found {value!r}, allowed are whole numbers from {low} to {LARGEST_COUNT:,}", where=where)
+
+
+def _real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _json(value: Any) -> str:
+    import json  # noqa: PLC0415
+
+    return json.dumps(value)

@@ -1,0 +1,309 @@
+"""The command `plan`. Everything heavy is imported by the sub-command that needs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner.errors import PlanError
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
+
+app = typer.Typer(
+    name="plan", add_completion=False, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+MODEL, WORK, WIDTH, OUT = "Model", "Workload", "Precision", "Output"
+
+ConfigOption = Annotated[
+    str | None,
+    typer.Option("--config", "-c", metavar="FILE_OR_NAME", rich_help_panel=MODEL,
+                 help="config.json, a folder that holds one, or a bundled name (`plan models`)"),
+]  # fmt: skip
+Assume = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FAMILY", rich_help_panel=MODEL, help="read an unknown model_type as this family; flagged everywhere"
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", rich_help_panel=MODEL, help="change a value of the config; may be repeated"
+    ),
+]
+Mtp = Annotated[bool, typer.Option("--mtp", rich_help_panel=MODEL, help="count multi-token-prediction layers too")]
+Strict = Annotated[
+    bool, typer.Option("--strict", rich_help_panel=MODEL, help="refuse every key of the config that nothing reads")
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", rich_help_panel=MODEL, help="whose rules: ideal (the published checkpoint), transformers"
+    ),
+]
+Batch = Annotated[int, typer.Option(metavar="SEQUENCES", rich_help_panel=WORK, help="sequences at once")]
+Prompt = Annotated[
+    int | None,
+    typer.Option(metavar="TOKENS", rich_help_panel=WORK, help="tokens of each prompt (default 1024, or what fits)"),
+]
+Generate = Annotated[
+    int | None,
+    typer.Option(metavar="TOKENS", rich_help_panel=WORK, help="tokens generated after it (default 256, or what fits)"),
+]
+SourceOption = Annotated[
+    int | None,
+    typer.Option(
+        "--source", metavar="POSITIONS", rich_help_panel=WORK, help="positions entering an encoder-decoder's encoder"
+    ),
+]
+Prefix = Annotated[
+    int,
+    typer.Option(metavar="TOKENS", rich_help_panel=WORK, help="first tokens that see each other both ways (prefix LM)"),
+]
+GlobalTokens = Annotated[
+    int,
+    typer.Option(
+        metavar="TOKENS", rich_help_panel=WORK, help="Longformer: tokens that see, and are seen by, all others"
+    ),
+]
+Capacity = Annotated[
+    float | None,
+    typer.Option(
+        metavar="FACTOR", rich_help_panel=WORK, help="Switch: room per expert, in even shares; drops the rest"
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(metavar="DTYPE", rich_help_panel=WIDTH, help="activations (default: the config's, else bf16)"),
+]
+WeightFormat = Annotated[
+    str | None,
+    typer.Option("--weights", metavar="FORMAT", rich_help_panel=WIDTH, help="weight format (`plan models --formats`)"),
+]
+CacheDtype = Annotated[
+    str | None, typer.Option(metavar="DTYPE", rich_help_panel=WIDTH, help="rows of the key-value cache")
+]
+StateDtype = Annotated[
+    str | None, typer.Option(metavar="DTYPE", rich_help_panel=WIDTH, help="recurrent state (default fp32)")
+]
+Json = Annotated[bool, typer.Option("--json", rich_help_panel=OUT, help="print the plan as JSON, and nothing else")]
+Csv = Annotated[bool, typer.Option("--csv", rich_help_panel=OUT, help="print path,value rows, and nothing else")]
+Explain = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", rich_help_panel=OUT, help="how a figure came about, for instance params.total"),
+]
+
+
+@app.callback(invoke_without_command=True)
+def main_job(  # noqa: PLR0913, PLR0917
+    context: typer.Context,
+    config: ConfigOption = None,
+    assume: Assume = None,
+    set_: Set = None,
+    mtp: Mtp = False,
+    strict: Strict = False,
+    engine: EngineOption = "ideal",
+    batch: Batch = 1,
+    prompt: Prompt = None,
+    generate: Generate = None,
+    source: SourceOption = None,
+    prefix: Prefix = 0,
+    global_tokens: GlobalTokens = 0,
+    capacity_factor: Capacity = None,
+    dtype: Dtype = None,
+    weights: WeightFormat = None,
+    cache_dtype: CacheDtype = None,
+    state_dtype: StateDtype = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    explain: Explain = None,
+) -> None:
+    """What a transformer costs: exact parameters, weight and cache bytes, FLOPs, and generation with and without a cache.
+
+    The main job needs no sub-command:  plan --config llama3-8b   or   plan --config path/to/config.json
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if config is None:
+        raise PlanError(
+            "missing", where="--config", fix="name a config.json or a bundled model, for instance --config llama3-8b"
+        )
+    from planner.api import load, plan  # noqa: PLC0415
+
+    model = load(config, engine=engine, assume=assume, set=tuple(set_ or ()), mtp=mtp, strict=strict)
+    made = plan(
+        model, batch=batch, prompt=prompt, generate=generate, source=source, prefix=prefix, global_tokens=global_tokens,
+        capacity_factor=capacity_factor, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype,
+    )  # fmt: skip
+    if explain is not None:
+        from planner.explain import explain as explained  # noqa: PLC0415
+
+        sys.stdout.write(explained(model, made, explain) + "\n")
+    elif as_json:
+        _print_json(made.to_dict())
+    elif as_csv:
+        sys.stdout.write(_rows(made))
+    else:
+        from reports.table import show  # noqa: PLC0415
+
+        show(made)
+
+
+@app.command(rich_help_panel="Other jobs")
+def compare(  # noqa: PLR0913
+    configs: Annotated[
+        list[str], typer.Argument(metavar="FILE_OR_NAME...", help="two or more configs; ratios are to the first")
+    ],
+    *,
+    batch: Batch = 1,
+    prompt: Prompt = None,
+    generate: Generate = None,
+    engine: EngineOption = "ideal",
+    dtype: Dtype = None,
+    weights: WeightFormat = None,
+    cache_dtype: CacheDtype = None,
+    as_json: Json = False,
+) -> None:
+    """Compare architectures side by side: one table, with ratios to the first."""
+    from planner.compare import compare as compared  # noqa: PLC0415
+
+    found = compared(
+        configs, batch=batch, prompt=prompt, generate=generate, engine=engine, dtype=dtype, weights=weights,
+        cache_dtype=cache_dtype,
+    )  # fmt: skip
+    if as_json:
+        _print_json(found)
+    else:
+        from reports.compare import show  # noqa: PLC0415
+
+        show(found)
+
+
+@app.command(rich_help_panel="Other jobs")
+def verify(
+    config: Annotated[str, typer.Option("--config", "-c", metavar="FILE_OR_NAME", help="as in the main job")],
+    *,
+    runner: Annotated[
+        str, typer.Option(help="twin: a torch model of the same description; transformers: the reference")
+    ] = "twin",
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    full: Annotated[bool, typer.Option("--full", help="the twin at full size, not shrunk")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run real forward passes and check the predictions: parameters, cache bytes, FLOPs, logits. Needs planformer[measure]."""
+    try:
+        from measure.verify import verify as verified  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise PlanError(
+            f"{error.name} is not installed", where="plan verify", fix="install it: pip install 'planformer[measure]'"
+        ) from error
+    found = verified(config, runner=runner, device=device, full=full)
+    if as_json:
+        _print_json(found)
+    else:
+        from reports.verification import show  # noqa: PLC0415
+
+        show(found)
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel="Other jobs")
+def sweep(
+    config: Annotated[str, typer.Option("--config", "-c", metavar="FILE_OR_NAME", help="as in the main job")],
+    *,
+    batch: Annotated[str, typer.Option(metavar="A,B,... or A:B:STEP", help="batch sizes")] = "1,2,4,8,16,32,64,128",
+    context_: Annotated[
+        str, typer.Option("--context", metavar="A,B,... or A:B:STEP", help="tokens in each sequence")
+    ] = "1024,4096,16384",
+    engine: EngineOption = "ideal",
+    cache_dtype: CacheDtype = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write the table there; else it is printed as CSV")
+    ] = None,
+) -> None:
+    """Cost of a decode step and of the cache over a grid of batch sizes and contexts. Needs planformer[reports]."""
+    from planner.api import load  # noqa: PLC0415
+    from planner.sweep import grid, table  # noqa: PLC0415
+
+    model = load(config, engine=engine)
+    found = table(model, grid(batch, "--batch"), grid(context_, "--context"), cache_dtype=cache_dtype)
+    text = found.to_csv(index=False)
+    if csv is None:
+        sys.stdout.write(text)
+        return
+    try:
+        csv.write_text(text)
+    except OSError as error:
+        raise PlanError(
+            f"can't be written: {error.strerror}", where=f"--csv {csv}", fix="choose another file"
+        ) from error
+
+
+@app.command(rich_help_panel="Look things up")
+def models(
+    *,
+    families: Annotated[bool, typer.Option("--families", help="list the families (model_type) instead")] = False,
+    formats: Annotated[bool, typer.Option("--formats", help="list the weight formats instead")] = False,
+    as_json: Json = False,
+) -> None:
+    """List bundled models, the families that can be planned, or the weight formats."""
+    from reports.lists import entries, show  # noqa: PLC0415
+
+    if families and formats:
+        raise PlanError("found both", where="--families, --formats", fix="give one of them")
+    rows = entries("families" if families else "formats" if formats else "models")
+    if as_json:
+        _print_json(rows)
+    else:
+        show(rows)
+
+
+def _print_json(value: Any) -> None:
+    import json  # noqa: PLC0415
+
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def _rows(made: Plan) -> str:
+    """Return path,value rows of all leaves of the JSON."""
+    import csv  # noqa: PLC0415
+    import io  # noqa: PLC0415
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("path", "value"))
+
+    def walk(path: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(f"{path}.{key}" if path else key, inner)
+        elif isinstance(value, list):
+            for index, inner in enumerate(value):
+                walk(f"{path}[{index}]", inner)
+        else:
+            writer.writerow((path, "" if value is None else value))
+
+    walk("", made.to_dict())
+    return out.getvalue()
+
+
+def main() -> None:
+    """Run the command; a PlanError is one message on stderr and exit code 2."""
+    try:
+        app()
+    except PlanError as error:
+        sys.stderr.write(f"plan: {error}\n")
+        raise SystemExit(2) from None
+    except BrokenPipeError:
+        sys.stderr.close()
+        raise SystemExit(0) from None
+
+
+if __name__ == "__main__":
+    main()

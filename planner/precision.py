@@ -1,0 +1,482 @@
+"""How wide numbers are: formats of stored weights, caches and activations, and which of them a model has.
+
+A `Format` says how one matrix [n_in, n_out] is stored; `FORMATS` is the table of them. `resolve` reads the user's options
+and the config's quantization_config; `weight_bytes` sums over the leaves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fractions import Fraction
+from functools import lru_cache
+
+from planner.blocks import Work
+from planner.errors import PlanError
+from planner.llama_quantize import choices
+from planner.model import Model, Place, Stack
+from planner.quantization import Scheme, block_format_name, compiled, read
+
+PRODUCTS: frozenset[Work] = frozenset({"linear", "experts"})
+"""What quantisers take: projections and experts. Tables, heads, routers, norms, biases and convolutions keep their width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a matrix [n_in, n_out] is stored.
+
+    A last group that isn't full has scales of its own (ceil); tools that refuse such shapes are named in `source`.
+
+    Attributes:
+        name: as in `--weights`. description: a phrase. source: where the layout is from.
+        bits: of an element.
+        group: elements along the input that share a scale; None: all.
+        group_out: output rows that share a scale; None: all.
+        scale_bits, zero_bits: of a group's scale and zero point.
+        nested_bits: of every 256 groups, the scale of their scales.
+        matrix_bits: of every matrix (each expert's is one). input_bits: of every input row (act-order's g_idx).
+        word_bits: elements along the input are packed in words of that size.
+        flat: groups run through the whole matrix and not row by row.
+        works: which leaves it quantises; the others keep their own width.
+        mixture: llama-quantize's name of the file, whose rules choose a block format for each tensor; "": none.
+    """
+
+    name: str
+    description: str
+    bits: int
+    group: int | None = None
+    group_out: int | None = 1
+    scale_bits: int = 0
+    zero_bits: int = 0
+    nested_bits: int = 0
+    matrix_bits: int = 0
+    input_bits: int = 0
+    word_bits: int = 8
+    flat: bool = False
+    works: frozenset[Work] = PRODUCTS
+    mixture: str = ""
+    source: str = ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a width alone, for all tensors."""
+        return not self.works
+
+    @property
+    def bits_per_element(self) -> Fraction:
+        """Bits of an element with its share of a group's scale."""
+        return self.bits + Fraction(self.scale_bits + self.zero_bits, self.group or 1)
+
+    def matrix_bytes(self, n_in: int, n_out: int) -> int:
+        """Return the bytes of one matrix; each of its tensors is padded to whole bytes."""
+        if self.plain:
+            return n_in * n_out * self.bits // 8
+        if self.flat:
+            groups = -(-n_in * n_out // (self.group or n_in * n_out))
+            values = n_in * n_out * self.bits
+        else:
+            groups = -(-n_in // (self.group or n_in)) * -(-n_out // (self.group_out or n_out))
+            values = n_out * -(-n_in * self.bits // self.word_bits) * self.word_bits
+        nested = -(-groups // 256) * self.nested_bits
+        tensors = (
+            values,
+            groups * self.scale_bits,
+            groups * self.zero_bits,
+            nested,
+            self.matrix_bits + n_in * self.input_bits,
+        )
+        return sum(-(-bits // 8) for bits in tensors)
+
+
+LLAMA_CPP = "llama.cpp src/llama-quant.cpp (commit 007dbbf, 2026): block layouts and rules read there; {how}"
+CHECKED = (
+    "checked against a real file, tensor by tensor (Gemma-3-270M) and against printed sizes of Llama 3.1 and Mixtral"
+)
+
+
+def _plain(name: str, description: str, bits: int) -> Format:
+    return Format(name, description, bits, works=frozenset())
+
+
+def _block(
+    name: str, bits: int, group: int, extra_bits: int, mixture: str = "", how: str = "sizes by the same rules"
+) -> Format:
+    """Return a llama.cpp block format: `group` elements of a row and `extra_bits` of scales and minima."""
+    size = (bits * group + extra_bits) // 8
+    picked = "" if name == (mixture or name) else f", {mixture}'s mixture of block formats"
+    text = f"llama.cpp: {size} bytes for {group} elements{picked}; output in 6 or 8 bits, vectors and routers in fp32"
+    return Format(
+        name, text, bits, group, scale_bits=extra_bits, mixture=mixture or name, source=LLAMA_CPP.format(how=how)
+    )  # fmt: skip
+
+
+def _integer(kind: str, bits: int, group: int | None, *, zero: bool = False, act: bool = False) -> Format:
+    """Return a group-wise integer format of AWQ, GPTQ or compressed-tensors ("ct")."""
+    size = f"g{group}" if group else "channel"
+    name = f"{kind}-int{bits}-{size}" + "-zp" * (zero and kind == "ct") + "-act" * act
+    title = {"awq": "AWQ", "gptq": "GPTQ", "ct": "compressed-tensors, pack-quantized"}[kind]
+    zeros = ", packed zero points" if zero else ", no zero points"
+    text = f"{title}: {bits} bits, a 16-bit scale {f'for {group} inputs' if group else 'for each output'}{zeros}"
+    source = {
+        "awq": "autoawq 0.2.9, linear/gemm.py: qweight, qzeros, scales fp16; refuses inputs that the group doesn't divide",
+        "gptq": "AutoGPTQ's QuantLinear: qweight, qzeros, scales fp16, ceil(inputs / group) groups; its files hold a g_idx "
+        "of int32 in any case, counted with act-order only, where it is needed",
+        "ct": "compressed-tensors 0.20.1: weight_packed in int32 words, weight_scale in the model's 16 bits, weight_shape of "
+        "two int64; weight_g_idx with actorder 'group'",
+    }[kind]
+    return Format(
+        name, text + ", act-order" * act, bits, group, scale_bits=16, zero_bits=bits * zero, input_bits=32 * act,
+        matrix_bits=128 * (kind == "ct"), word_bits=32, source=source,
+    )  # fmt: skip
+
+
+def _fp8_block(rows: int, columns: int) -> Format:
+    text = f"8-bit floats, an fp32 scale for each block of {rows} x {columns}"
+    source = (
+        "deepseek-ai/DeepSeek-V3 (weight_scale_inv); gives the tensor counts of its files to the element, MTP included"
+    )
+    return Format(block_format_name(rows, columns), text, 8, columns, rows, scale_bits=32, source=source)
+
+
+def _bnb4(kind: str, *, double: bool = False) -> Format:
+    scale = "an 8-bit maximum, 256 of them an fp32 scale" if double else "an fp32 maximum"
+    return Format(
+        f"bnb-{kind}" + "-dq" * double, f"bitsandbytes 4-bit ({kind}), a block of 64 elements has {scale}", 4, 64,
+        scale_bits=8 if double else 32, nested_bits=32 * double, flat=True,
+        source="bitsandbytes 0.50.2, functional.quantize_4bit; the 1 kB of code tables of a matrix isn't counted",
+    )  # fmt: skip
+
+
+FORMATS: dict[str, Format] = {
+    each.name: each
+    for each in (
+        _plain("fp32", "32-bit floats", 32),
+        _plain("fp16", "16-bit floats, IEEE half", 16),
+        _plain("bf16", "16-bit floats, bfloat16", 16),
+        Format("fp8", "8-bit floats, one fp32 scale for each matrix and each expert's", 8, None, None, scale_bits=32,
+               source="modelopt and vLLM's online fp8: weight_scale; activation scales not counted"),
+        Format("fp8-channel", "8-bit floats, a 16-bit scale for each output", 8, scale_bits=16,
+               source="compressed-tensors 0.20.1, FP8-dynamic: weight_scale in the model's dtype"),
+        Format("fbgemm-fp8", "8-bit floats, an fp32 scale for each output", 8, scale_bits=32,
+               source="FBGEMM (Llama-3.1-405B-FP8): weight_scale fp32 [n_out, 1]"),
+        _fp8_block(128, 128),
+        Format("nvfp4", "4-bit floats, an fp8 scale for 16 inputs and an fp32 one for each matrix", 4, 16, scale_bits=8,
+               matrix_bits=32, source="modelopt NVFP4 (weight_scale, weight_scale_2); activation scales not counted"),
+        Format("mxfp4", "4-bit floats, an 8-bit power of two for 32 inputs", 4, 32, scale_bits=8,
+               source="OCP Microscaling v1.0; gpt-oss blocks and scales"),
+        _integer("awq", 4, 128, zero=True),
+        _integer("gptq", 4, 128, zero=True),
+        _integer("gptq", 4, 128, zero=True, act=True),
+        _integer("ct", 4, 128),
+        Format("int8", "8-bit integers, a 16-bit scale for each output", 8, scale_bits=16,
+               source="compressed-tensors 0.20.1, int-quantized (W8A8): weight_scale [n_out, 1] in the model's 16-bit dtype"),
+        Format("bnb-int8", "LLM.int8: 8-bit integers, an fp32 scale for each output", 8, scale_bits=32,
+               source="bitsandbytes 0.50.2, nn/modules.py: SCB"),
+        _bnb4("nf4"), _bnb4("nf4", double=True), _bnb4("fp4"), _bnb4("fp4", double=True),
+        _block("q4_0", 4, 32, 16, how=CHECKED), _block("q4_1", 4, 32, 32),
+        _block("q5_0", 5, 32, 16), _block("q5_1", 5, 32, 32), _block("q8_0", 8, 32, 16, how=CHECKED),
+        _block("q2_k", 2, 256, 160, how=CHECKED), _block("q3_k", 3, 256, 112, "q3_k_m"), _block("q4_k", 4, 256, 128, "q4_k_m"),
+        _block("q5_k", 5, 256, 128, "q5_k_m"), _block("q6_k", 6, 256, 144),
+        _block("q3_k_s", 3, 256, 112, "q3_k_s"), _block("q3_k_m", 3, 256, 112, "q3_k_m"),
+        _block("q3_k_l", 3, 256, 112, "q3_k_l"), _block("q4_k_s", 4, 256, 128, "q4_k_s"),
+        _block("q4_k_m", 4, 256, 128, "q4_k_m", how=CHECKED), _block("q5_k_s", 5, 256, 128, "q5_k_s"),
+        _block("q5_k_m", 5, 256, 128, "q5_k_m", how=CHECKED),
+    )
+}  # fmt: skip
+"""Weight formats by name. AWQ, GPTQ, compressed-tensors ("ct") and fp8 blocks of other sizes: see `format_named`."""
+
+INTEGERS = re.compile(r"(awq|gptq|ct)-int([1-8])-(?:g([1-9]\d{0,4})|channel)(-zp)?(-act)?")
+BLOCKS = re.compile(r"fp8-block-([1-9]\d{0,4})x([1-9]\d{0,4})")
+SHORT = {
+    "int4": "ct-int4-g128",
+    "awq": "awq-int4-g128",
+    "gptq": "gptq-int4-g128",
+    "nf4": "bnb-nf4",
+    "bnb-4bit": "bnb-nf4",
+}
+"""Names that people use for a format, and which one they get."""
+
+DTYPES: dict[str, Fraction] = {
+    **{name: Fraction(bits) for name, bits in dict(fp32=32, fp16=16, bf16=16, fp8=8, int8=8, int4=4, fp4=4).items()},
+    **{name: FORMATS[name].bits_per_element for name in ("nvfp4", "mxfp4", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")},
+    "iq4_nl": Fraction(18 * 8, 32),
+}
+"""Bits of an element of activations, caches and states, its share of block scales included."""
+
+SPELLINGS = {
+    "float32": "fp32", "float": "fp32", "f32": "fp32", "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16",
+    **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3", "fp8_e4m3", "fp8_e5m2", "e4m3", "e5m2"), "fp8"),
+    "float4": "fp4", "float4_e2m1fn_x2": "fp4",
+}  # fmt: skip
+
+
+def canonical(dtype: str, where: str) -> str:
+    """Return the short name of a dtype: "bf16" of "torch.bfloat16".
+
+    Args:
+        dtype: any of its names.
+        where: option, or file and field, for the message.
+
+    Raises:
+        PlanError: there is no such dtype.
+    """
+    lower = str(dtype).lower().removeprefix("torch.")
+    name = SPELLINGS.get(lower, lower)
+    if name not in DTYPES:
+        raise PlanError(f"found {dtype!r}, allowed are {', '.join(DTYPES)}", where=where, fix="choose one of these")
+    return name
+
+
+def element_bits(dtype: str) -> Fraction:
+    """Return the bits of an element, its share of block scales included (q8_0: 34 bytes for 32, 8.5 bits)."""
+    return DTYPES[dtype]
+
+
+@lru_cache(maxsize=64)
+def _parsed(name: str) -> Format | None:
+    if match := INTEGERS.fullmatch(name):
+        kind, bits, group, zero, act = match.groups()
+        if (kind == "ct" or not zero) and (kind != "awq" or not act):
+            return _integer(
+                kind, int(bits), int(group) if group else None, zero=kind != "ct" or bool(zero), act=bool(act)
+            )
+    if match := BLOCKS.fullmatch(name):
+        return _fp8_block(int(match[1]), int(match[2]))
+    return None
+
+
+def format_named(name: str, where: str = "--weights") -> Format:
+    """Return a weight format.
+
+    Args:
+        name: a key of `FORMATS`; "awq-int4-g64", "gptq-int8-channel-act", "ct-int4-g32-zp", "fp8-block-64x64" and the like;
+            a plain width as any library spells it; or one of `SHORT`.
+        where: option, or file and field, for the message.
+
+    Raises:
+        PlanError: there is none of that name.
+    """
+    lower = str(name).lower().removeprefix("torch.")
+    lower = SPELLINGS.get(lower, lower)
+    lower = SHORT.get(lower, lower)
+    found = FORMATS.get(lower) or _parsed(lower)
+    if found is None:
+        near = get_close_matches(lower, [*FORMATS, *SHORT], n=3, cutoff=0.5)
+        hint = f" (near: {', '.join(near)})" * bool(near)
+        raise PlanError(
+            f"found {name!r}{hint}, allowed are {', '.join(FORMATS)}",
+            where=where,
+            fix="`plan models --formats` describes them",
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The widths that a plan uses.
+
+    Attributes:
+        activations, cache, state: dtypes (`DTYPES`). weights: name of a `Format`.
+        own: width of tensors that the format leaves alone.
+        skips: patterns of modules that stay unquantised, see `quantization.Skips`.
+        notes: what was assumed.
+    """
+
+    activations: str
+    weights: str
+    cache: str
+    state: str
+    own: str
+    skips: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def resolve(
+    model: Model,
+    *,
+    dtype: str | None = None,
+    weights: str | None = None,
+    cache_dtype: str | None = None,
+    state_dtype: str | None = None,
+) -> Precision:
+    """Return the widths to plan with: the user's options, else the config's, else bf16; states are fp32.
+
+    Args:
+        model: whose `dtype` and `quantization` are as the config says.
+        dtype: of activations; unquantised weights follow it where it is a plain width, as engines cast them.
+        weights: format of the weights; replaces the config's quantisation.
+        cache_dtype: of cache rows; default: the config's cache scheme, else that of activations.
+        state_dtype: of recurrent states.
+
+    Raises:
+        PlanError: an option or a field of the config that isn't understood.
+    """
+    notes: list[str] = []
+    dtype, weights, cache_dtype, state_dtype = (
+        None if o == "auto" else o for o in (dtype, weights, cache_dtype, state_dtype)
+    )
+    activations = canonical(dtype, "--dtype") if dtype else _checkpoint_dtype(model, notes)
+    own = activations
+    if not _is_plain(activations):
+        own = _checkpoint_dtype(model, notes)
+        notes.append(
+            f"--dtype {activations} is that of activations; tensors that aren't quantised and the cache stay {own}"
+        )
+    scheme = _scheme(model, weights, notes) or Scheme(own)
+    chosen = format_named(weights).name if weights else scheme.weights
+    if chosen == scheme.weights:
+        notes += scheme.notes
+    elif not _is_plain(scheme.weights):
+        notes.append(
+            f"--weights {chosen} replaces the config's {scheme.weights}; the modules that it left out are quantised too"
+        )
+    skips = scheme.skips if chosen == scheme.weights else ()
+    if str(weights).lower() in SHORT:
+        notes.append(f"--weights {weights} is read as {chosen}")
+    if format_named(chosen).mixture:
+        notes.append(
+            f"{chosen}: llama-quantize's choice of blocks, no importance matrix; a file's metadata isn't counted"
+        )
+    compiled(skips, f"{model.source}, quantization_config")
+    cache = canonical(cache_dtype, "--cache-dtype") if cache_dtype else scheme.cache or own
+    if scheme.cache and not cache_dtype:
+        notes.append(f"the config's cache scheme stores rows in {cache}")
+    state = canonical(state_dtype, "--state-dtype") if state_dtype else "fp32"
+    own = chosen if _is_plain(chosen) else own
+    return Precision(activations, chosen, cache, state, own, skips, tuple(dict.fromkeys(notes)))
+
+
+def _is_plain(name: str) -> bool:
+    return name in FORMATS and FORMATS[name].plain
+
+
+def _checkpoint_dtype(model: Model, notes: list[str]) -> str:
+    """Return the config's dtype, bf16 where it has none."""
+    if model.dtype is None:
+        notes.append("no dtype in the config: bf16 assumed")
+        return "bf16"
+    found = canonical(model.dtype, f"{model.source}, torch_dtype")
+    if not _is_plain(found):
+        raise PlanError(
+            f"found {model.dtype!r}, allowed are float32, float16 and bfloat16", where=f"{model.source}, torch_dtype",
+            fix="set it to one of these; --weights names a weight format",
+        )  # fmt: skip
+    return found
+
+
+def _scheme(model: Model, weights: str | None, notes: list[str]) -> Scheme | None:
+    """Return the config's quantisation, None where it has none; what the user replaces needn't be understood."""
+    if not model.quantization:
+        return None
+    try:
+        return read(model.quantization, f"{model.source}, quantization_config")
+    except PlanError:
+        if weights is None:
+            raise
+        notes.append(f"the config's quantization_config isn't understood; --weights {weights} replaces it")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Equal tensors of a run of layers, in one format.
+
+    Attributes:
+        place: where they stand. count: how many layers store one. format: name of the format of their matrices.
+        matrix_bytes, bias_bytes: of one layer, all copies; the matrix may be stored elsewhere (tied).
+    """
+
+    place: Place
+    count: int
+    format: str
+    matrix_bytes: int
+    bias_bytes: int
+
+    @property
+    def path(self) -> str:
+        """Return the path as in checkpoints, "*" for the layer's number."""
+        return self.place.path
+
+    @property
+    def stored_bytes(self) -> int:
+        """Return what all of them add to the checkpoint."""
+        return self.count * (self.matrix_bytes * self.place.owner + self.bias_bytes)
+
+
+def stored(model: Model, precision: Precision) -> Iterator[Stored]:
+    """Yield all stored tensors with their formats; `weight_bytes` is the sum."""
+    chosen = format_named(precision.weights)
+    pick = choices(model, chosen.mixture) if chosen.mixture else _by_role(model, precision, chosen)
+    own = "fp32" if chosen.mixture else chosen.name if chosen.plain else precision.own
+    for place, count, name in pick:
+        leaf = place.leaf
+        shape = (leaf.n_out, leaf.n_in) if leaf.part == "embedding" else (leaf.n_in, leaf.n_out)
+        bias = leaf.copies * leaf.n_out * leaf.bias * FORMATS[own].bits // 8
+        yield Stored(place, count, name, leaf.copies * format_named(name).matrix_bytes(*shape), bias)
+
+
+def _by_role(model: Model, precision: Precision, chosen: Format) -> Iterator[tuple[Place, int, str]]:
+    """Yield places, how many of their layers, and the format of their matrices: the chosen one, or their own width."""
+    own = chosen.name if chosen.plain else precision.own
+    skips = compiled(precision.skips)
+    for place in model.places:
+        leaf = place.leaf
+        width = canonical(leaf.own_dtype, leaf.name) if leaf.own_dtype else own
+        alone = leaf.work not in chosen.works or leaf.own_dtype or 1 in {leaf.n_in, leaf.n_out}
+        kept = place.layers if alone else skips.count(place)
+        if kept:
+            yield place, kept, width
+        if kept < place.layers:
+            yield place, place.layers - kept, chosen.name
+
+
+def weight_bytes(model: Model, precision: Precision) -> int:
+    """Return the stored bytes of all tensors, tied ones once: scales, zero points, unquantised tensors and buffers too."""
+    if not _is_plain(precision.weights):
+        return sum(each.stored_bytes for each in stored(model, precision))
+    counts = model.elements.items()
+    return sum(count * FORMATS[canonical(own or precision.weights, "own_dtype")].bits for own, count in counts) // 8
+
+
+@dataclass(frozen=True, slots=True)
+class StackBytes:
+    """What a pass through a stack reads of its weights.
+
+    Attributes:
+        dense: all but routed experts and looked-up tables; layers that run several times count as often.
+        experts: routed experts, all of them. table_row: one row of every table.
+    """
+
+    dense: int
+    experts: int
+    table_row: float
+
+
+def stack_bytes(model: Model, stack: Stack, precision: Precision) -> StackBytes:
+    """Return the bytes of weights that a stack reads; a tied matrix where it is used, whichever stack stores it."""
+    dense = experts = 0
+    table_row = 0.0
+    for each in stored(model, precision):
+        place = each.place
+        if place.stack != stack.name:
+            continue
+        read = each.count * place.repeats * (each.matrix_bytes + each.bias_bytes)
+        if place.leaf.part == "embedding" and place.leaf.work is None:
+            table_row += read / place.leaf.n_in
+        elif place.leaf.work == "experts":
+            experts += read
+        else:
+            dense += read
+    return StackBytes(dense, experts, table_row)
+
+
+def stored_lines(model: Model, precision: Precision) -> Iterator[str]:
+    """Yield a line for each kind of stored tensor, in columns: bytes, how many, path, shape, format."""
+    for each in stored(model, precision):
+        leaf = each.place.leaf
+        copies = f"{leaf.copies:,} x " * (leaf.copies > 1)
+        bias = f" + bias [{leaf.n_out:,}]" * leaf.bias
+        tied = " (tied: stored elsewhere)" * (not each.place.owner)
+        yield f"{each.stored_bytes:>20,}  {each.count:,} x {each.path} {copies}[{leaf.n_in:,}, {leaf.n_out:,}]{bias} {each.format}{tied}"

@@ -1,0 +1,148 @@
+"""A plan for people, in 80 columns: what the model is, what it stores, what it computes, and what was assumed."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from planner.plan import Plan
+from reports.units import amount, bar, ratio, size
+
+BAR_WIDTH = 24
+NAMES = {
+    "mlp": "feed-forward",
+    "routed_experts": "routed experts",
+    "shared_experts": "shared experts",
+    "head": "output head",
+    "conv": "convolutions",
+}
+
+
+def show(plan: Plan, console: Console | None = None) -> None:
+    """Print a plan."""
+    out = console or Console(highlight=False, soft_wrap=False)
+    out.print(_title(plan))
+    for part in (_parameters(plan), _memory(plan), _work(plan), _experts(plan), _generation(plan)):
+        if part:
+            out.print()
+            out.print(part)
+    if plan.model["notes"]:
+        out.print("\n[bold]Notes[/bold]")
+        for note in plan.model["notes"]:
+            style = "bold yellow" if note.startswith("ASSUMED") else ""
+            grid = Table.grid(padding=(0, 1))
+            grid.add_row("  -", Text(note, style))
+            out.print(grid)
+    out.print("\n[dim]--explain PATH tells how a figure came about, --json prints all of them[/dim]")
+
+
+def _grid(title: str, *columns: str) -> Table:
+    """Return a table without lines whose further columns are right-aligned."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", header_style="dim", no_wrap=True)
+    return table
+
+
+def _title(plan: Plan) -> Text:
+    model, params = plan.model, plan.params
+    text = Text(f"{model['name']}", "bold")
+    text.append(f"  {model['kind']} of family {model['family']}, {model['layers']} layers, {model['class']}\n", "")
+    text.append(f"{params['total']:,} parameters", "bold cyan")
+    if params["active"] != params["total"]:
+        text.append(f", of which {params['active']:,.0f} work on a token", "cyan")
+    if params["buffers"]:
+        text.append(f"; {params['buffers']:,} buffer elements beside them")
+    if field := model["receptive_field_tokens"]:
+        text.append(f"\nthrough all layers a token draws on at most {field:,} tokens")
+    return text
+
+
+def _parameters(plan: Plan) -> Table:
+    table = _grid("Parameters", "", "count", "share", "")
+    table.columns[3].justify = "left"
+    total = plan.params["total"]
+    for part, count in sorted(plan.params["by_block"].items(), key=lambda item: -item[1]):
+        share = count / total
+        table.add_row(
+            f"  {NAMES.get(part, part)}", f"{count:,}", f"{share:.1%}", f"[cyan]{bar(share, BAR_WIDTH)}[/cyan]"
+        )
+    return table
+
+
+def _memory(plan: Plan) -> Table:
+    precision, work, cache = plan.precision, plan.workload, plan.cache
+    table = _grid("Memory", "", "bytes", "")
+    weights = plan.weights["bytes"]
+    table.add_row(f"  weights, {precision['weights']}", f"{weights:,}", size(weights))
+    if plan.generation is None:
+        return table
+    rows = f"{work['context']:,} tokens" + (f" and {work['source']:,} source positions" if work["source"] else "")
+    each = cache["bytes_per_token"]
+    table.add_row(f"  cache of one more token, {precision['cache']}", f"{each:,}", size(each))
+    table.add_row(f"  cache of {work['batch']:,} x {rows}", f"{cache['bytes']:,}", size(cache["bytes"]))
+    for part, name in (("cross", "cross-attention, fixed after encoding"), ("state", "recurrent state")):
+        if cache["parts"][part]:
+            table.add_row(f"    of which {name}", f"{cache['parts'][part]:,}", size(cache["parts"][part]))
+    return table
+
+
+def _work(plan: Plan) -> Table:
+    table = _grid("Work of one pass", "", "FLOPs", "attention", "moved", "FLOPs/byte")
+    work = plan.workload
+    names = {
+        "prefill": f"  prefill, {work['batch']:,} x {work['source'] or work['prompt']:,}",
+        "decode": f"  decode step, {work['batch']:,} x 1 after {work['prompt']:,}",
+    }
+    for phase, name in names.items():
+        flops = plan.flops[phase]
+        if flops:
+            moved = plan.traffic[phase]
+            attention = flops["by_op"].get("attention", 0) / max(flops["total"], 1)
+            table.add_row(
+                name,
+                amount(flops["total"], "FLOP"),
+                f"{attention:.1%}",
+                size(moved["total_bytes"]),
+                f"{moved['flops_per_byte']:.3g}",
+            )
+    return table
+
+
+def _experts(plan: Plan) -> Table | None:
+    if not plan.moe:
+        return None
+    table = _grid("Experts visited per layer, even routing", "", "expected", "of", "dropped")
+    for stack, mixture in plan.moe.items():
+        for phase, visited in mixture["distinct_experts"].items():
+            dropped = mixture.get("dropped_share", {}).get(phase)
+            share = "-" if dropped is None else f"{dropped:.2%} of tokens"
+            table.add_row(f"  {stack}, {phase}", f"{visited:,.1f}", f"{mixture['experts']:,}", share)
+    return table
+
+
+def _generation(plan: Plan) -> Table | None:
+    made = plan.generation
+    if not made or not made["steps"]:
+        return None
+    table = _grid(
+        f"Generating {made['steps']:,} tokens after {plan.workload['prompt']:,}", "", "with cache", "without", "ratio"
+    )
+    cached, uncached = made["cached"], made["uncached"]
+    table.add_row(
+        "  query-key pairs, one head", f"{cached['pairs']:,}", f"{uncached['pairs']:,}", ratio(made["pairs_ratio"])
+    )
+    table.add_row(
+        "  the same, full rectangles",
+        f"{cached['dense_pairs']:,}",
+        f"{uncached['dense_pairs']:,}",
+        ratio(made["dense_ratio"]),
+    )
+    table.add_row(
+        "  FLOPs of the model",
+        amount(cached["flops"], "FLOP"),
+        amount(uncached["flops"], "FLOP"),
+        ratio(made["flops_ratio"]),
+    )
+    return table

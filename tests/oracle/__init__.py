@@ -1,0 +1,1 @@
+"""The transformers library as an independent judge of parameters, caches and FLOPs."""
