@@ -166,6 +166,40 @@ class Attend:
         pairs = self.dense_pairs(p, engine) if dense else self.pairs(p)
         return 2 * p.batch * self.heads * self.widths(p, engine) * pairs
 
+    @property
+    def work(self) -> Work:
+        """The kind that its FLOPs are listed under."""
+        return "attention"
+
+    @property
+    def row_elements(self) -> int:
+        """Elements that one token's row brings and takes: its queries and its mixed values."""
+        return self.heads * (self.qk + self.v)
+
+    def told(self, p: Pass, engine: Engine, *, dense: bool = False) -> str:
+        """Return the factors of `flops` in words."""
+        pairs = self.dense_pairs(p, engine) if dense else self.pairs(p)
+        widths = self.widths(p, engine)
+        return f"2 x {p.batch:,} sequences x {self.heads:,} heads x {widths:,} (key + value width) x {pairs:,} pairs"
+
+
+class Core(Protocol):
+    """Weightless work: what every core answers. Hashable, so that equal ones are counted together."""
+
+    @property
+    def work(self) -> Work:
+        """The kind that its FLOPs are listed under."""
+
+    @property
+    def row_elements(self) -> int:
+        """Elements that one token's row brings and takes."""
+
+    def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:
+        """Return the FLOPs of a pass over all sequences."""
+
+    def told(self, p: Pass, engine: Engine, *, dense: bool = False) -> str:
+        """Return the factors of `flops` in words."""
+
 
 class Block(Protocol):
     """What every block answers."""
@@ -176,7 +210,7 @@ class Block(Protocol):
     def caches(self) -> tuple[Cache, ...]:
         """Return what is remembered."""
 
-    def cores(self) -> tuple[Attend, ...]:
+    def cores(self) -> tuple[Core, ...]:
         """Return the work without weights."""
 
 
@@ -195,7 +229,7 @@ class Stored:
         """Return nothing."""
         return ()
 
-    def cores(self) -> tuple[Attend, ...]:
+    def cores(self) -> tuple[Core, ...]:
         """Return nothing."""
         return ()
 

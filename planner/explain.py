@@ -152,10 +152,6 @@ def _products(stack: Stack, p: Pass, model: Model, rest: list[str]) -> Iterator[
             rows = p.rows(feed, dense=dense, expand=not model.engine.absorbs_latents)
             yield f"{per_row * rows:>24,}  {stack.name} {work}: {per_row:,} a row x {rows:,} rows ({feed})"
     for core, times in stack.cores.items():
-        if only in {None, "attention"}:
-            pairs = core.dense_pairs(p, model.engine) if dense else core.pairs(p)
-            yield (
-                f"{times * core.flops(p, model.engine, dense=dense):>24,}  {stack.name} attention: {times:,} layers x 2 x "
-                f"{p.batch:,} sequences x {core.heads:,} heads x {core.widths(p, model.engine):,} (key + value width) x "
-                f"{pairs:,} pairs"
-            )
+        if only in {None, core.work}:
+            flops = times * core.flops(p, model.engine, dense=dense)
+            yield f"{flops:>24,}  {stack.name} {core.work}: {times:,} layers x {core.told(p, model.engine, dense=dense)}"

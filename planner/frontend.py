@@ -137,7 +137,8 @@ def describe(
     row = FAMILIES[family]
     architecture = _architecture(values, source.label, row)
     head = not architecture.endswith("Model") or architecture.endswith("LMHeadModel")
-    reader = Config(values, source.label, family, row.names, defaults(family))
+    known = defaults(family)
+    reader = Config(values, source.label, family, {**known["names"], **row.names}, known["defaults"])
     anatomy = row.build(reader, Request(engine, mtp, head), **row.traits)
     reader.ignore(*row.ignores)
     unread = reader.unread()
@@ -147,7 +148,7 @@ def describe(
             where=f"{source.label}, --strict",
             fix="remove the keys, or leave --strict out",
         )
-    taken = {k: v for k, v in reader.defaulted.items() if v not in (False, 0, None) and _matters(k, row)}
+    taken = {k: v for k, v in reader.defaulted.items() if v not in (False, 0, None) and _matters(k, reader.names)}
     if taken:
         listed = ", ".join(f"{key} = {value}" for key, value in sorted(taken.items()))
         notes.append(f"missing keys took the defaults of {family}: {listed}")
@@ -171,9 +172,9 @@ def describe(
     )  # fmt: skip
 
 
-def _matters(own: str, row: Family) -> bool:
+def _matters(own: str, names: Mapping[str, str]) -> bool:
     """Return whether a key, as the family spells it, changes sizes."""
-    canonical = {name: key for key, name in row.names.items()}
+    canonical = {name: key for key, name in names.items()}
     return VOCABULARY[canonical.get(own, own)].structural
 
 

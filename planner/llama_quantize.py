@@ -44,6 +44,7 @@ class File:
 
 
 def file_of(model: Model, mixture: str) -> File:
+    """Return what the rules ask of a model."""
     leaves = [(place.leaf, place.layers, place.owner) for place in model.places]
     first = {leaf.name: leaf.n_out for leaf, _, _ in reversed(leaves)}
     gqa = first.get("q_proj", 1) // first.get("k_proj", first.get("q_proj", 1))

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
-from planner.blocks import Attend, Block, Cache, Leaf, MixtureOfExperts, Norm, Work, checkpoint_name
+from planner.blocks import Attend, Block, Cache, Core, Leaf, MixtureOfExperts, Norm, Work, checkpoint_name
 from planner.count import Number
 from planner.engines import Engine
 from planner.masks import Mask
@@ -79,7 +79,7 @@ class Layer:
         return tuple(cache for block in self.blocks for cache in block.caches())
 
     @cached_property
-    def cores(self) -> tuple[Attend, ...]:
+    def cores(self) -> tuple[Core, ...]:
         """What one layer computes without weights."""
         return tuple(core for block in self.blocks for core in block.cores())
 
@@ -165,9 +165,9 @@ class Stack:
         return dict(sums)
 
     @cached_property
-    def cores(self) -> dict[Attend, int]:
+    def cores(self) -> dict[Core, int]:
         """Weightless work and how often a pass does it."""
-        sums: Counter[Attend] = Counter()
+        sums: Counter[Core] = Counter()
         for run in self.runs:
             for core in run.layer.cores:
                 sums[core] += run.count * run.repeats
@@ -197,7 +197,7 @@ class Stack:
             by_work[work] = by_work[work] + flops if work in by_work else flops
         for core, times in self.cores.items():
             flops = times * core.flops(p, engine, dense=dense)
-            by_work["attention"] = by_work["attention"] + flops if "attention" in by_work else flops
+            by_work[core.work] = by_work[core.work] + flops if core.work in by_work else flops
         return by_work
 
 

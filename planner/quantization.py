@@ -181,41 +181,40 @@ def _compressed(q: _Fields) -> Scheme:
         group = groups.below(name)
         if not set(group.names("targets")) <= {"Linear"}:
             raise group.refuse("targets", "Linear alone; what isn't quantised stands in ignore")
-    sparsity = q.values.get("sparsity_config")
-    if isinstance(sparsity, Mapping) and sparsity.get("format") not in {None, "dense"}:
+    if q.values.get("sparsity_config") and q.below("sparsity_config").text("format", "dense") != "dense":
         raise q.refuse("sparsity_config", "null and the format dense")
     ignored = q.names("ignore")
-    notes = (
-        ()
-        if any("head" in name for name in ignored)
-        else ("the head isn't among the ignored modules, but counted unquantised",)
-    )
+    forgotten = not any("head" in name for name in ignored)
+    notes = ("the head isn't among the ignored modules, but counted unquantised",) * forgotten
     return Scheme(kinds.pop(), ignored, _cache_scheme(q), notes)
 
 
 def _weight_args(w: _Fields) -> str:
     """Return the format of a group's weights."""
     kind, bits = w.text("type", "int"), w.whole("num_bits", default=8)
-    group = w.values.get("group_size")
-    strategy = w.text("strategy") or ("group" if group else "tensor")
+    size = w.whole("group_size", default=-1)
+    strategy = w.text("strategy") or ("tensor" if size == -1 else "group")
     if kind == "float" and bits == 8:
         if strategy == "block":
             return _blocks(w, "block_structure")
         if strategy in {"tensor", "channel"}:
             return "fp8" if strategy == "tensor" else "fp8-channel"
-    if kind == "float" and bits == 4 and group in {16, 32}:
-        return "nvfp4" if group == 16 else "mxfp4"
+    if (kind, bits, size) in {("float", 4, 16), ("float", 4, 32)}:
+        return "nvfp4" if size == 16 else "mxfp4"
     if kind == "int" and strategy in {"group", "channel"}:
-        order = "-act" * (w.values.get("actorder") in {"group", True})
+        order = "-act" * (str(w.values.get("actorder")).lower() in {"group", "true"})
         zero = "-zp" * (not w.flag("symmetric", default=True))
         if bits == 8 and strategy == "channel" and not zero:
             return "int8"
-        size = w.whole("group_size", default=-1) if strategy == "group" else -1
-        return _group("ct", bits, size, w, zero + order)
+        return _group("ct", bits, size if strategy == "group" else -1, w, zero + order)
     raise w.refuse(
         "strategy",
         "for type float: 8 bits by tensor, channel or block, 4 bits by groups of 16 or 32; for int: group, channel",
     )
+
+
+CACHES = {"fp8": "fp8", "float8": "fp8", "int8": "int8", "nvfp4": "nvfp4", "float4": "nvfp4"}
+"""Dtypes of a config's cache scheme: names of ModelOpt, and type and bits of compressed-tensors."""
 
 
 def _cache_scheme(q: _Fields) -> str | None:
@@ -226,9 +225,7 @@ def _cache_scheme(q: _Fields) -> str | None:
             continue
         if isinstance(value, Mapping):
             value = f"{value.get('type')}{value.get('num_bits')}"
-        found = {"float8": "fp8", "fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4", "float4": "nvfp4"}.get(
-            str(value).lower()
-        )
+        found = CACHES.get(str(value).lower())
         if found is None:
             raise q.refuse(key, "null, fp8, int8 and nvfp4")
         return found
@@ -245,7 +242,7 @@ def _modelopt(q: _Fields) -> Scheme:
     algo = q.text("quant_algo")
     if algo not in MODELOPT:
         raise q.refuse("quant_algo", f"{', '.join(MODELOPT).upper()}; formats that differ by module aren't modelled")
-    if algo.startswith("nvfp4") and q.values.get("group_size") not in {None, 16}:
+    if algo.startswith("nvfp4") and q.whole("group_size", default=16) != 16:
         raise q.refuse("group_size", "16")
     return Scheme(MODELOPT[algo], (*q.names("exclude_modules", "ignore"), "eh_proj"), _cache_scheme(q))
 

@@ -36,7 +36,7 @@ def pass_traffic(model: Model, stack: Stack, p: Pass, precision: Precision) -> T
     for mixture in stack.mixtures[:1]:
         visited = distinct_experts(mixture.experts, mixture.top_k, tokens) / mixture.experts
     moved = sum(rows[feed] * elements for feed, elements in stack.row_elements.items()) * activation
-    moved += tokens * activation * sum(times * core.heads * (core.qk + core.v) for core, times in stack.cores.items())
+    moved += tokens * activation * sum(times * core.row_elements for core, times in stack.cores.items())
     held = 0
     for kept, times in stack.caches.items():
         if kept.kind == "cross":

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from planner.blocks import Block
 from planner.engines import Engine
+from planner.fields import Config
 from planner.model import Kind, Stack
+
+Says = bool | str
+"""A fixed answer, or the key that gives it."""
+
+
+def says(c: Config, answer: Says) -> bool:
+    """Return a fixed answer, or what the config says under that key."""
+    return c.flag(answer, False) if isinstance(answer, str) else answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +45,7 @@ class Anatomy:
     source_positions: int | None = None
     source_fixed: bool = False
     notes: tuple[str, ...] = ()
+
+
+Maker = Callable[[Config, Request, int], list[Block | None]]
+"""Config, request, number of layers: the block of every layer, None where a layer has none."""
