@@ -64,7 +64,7 @@ def plan(config: str | Path | Mapping[str, Any] | Model, **options: Any) -> Plan
     return _plan(config, **_known(options))
 
 
-def _plan(  # noqa: PLR0913
+def _plan(
     config: str | Path | Mapping[str, Any] | Model,
     *,
     batch: int = 1,

@@ -81,7 +81,9 @@ class Leaf:
         return 2 * self.rate * self.visited * self.n_in * self.n_out if self.work else 0
 
 
-def linear(name: str, n_in: int, n_out: int, part: Part, *, bias: bool = False, work: Work = "linear", **more: object) -> Leaf:
+def linear(
+    name: str, n_in: int, n_out: int, part: Part, *, bias: bool = False, work: Work = "linear", **more: object
+) -> Leaf:
     """Return a matrix that rows are multiplied with."""
     return Leaf(name, n_in, n_out, part, work, bias=bias, **more)  # type: ignore[arg-type]
 
@@ -581,7 +583,9 @@ class Head(Stored):
             leaves.append(linear("transform.dense", self.width, self.width, "head", bias=True))
             leaves.append(vector("transform.norm", self.width, "head", bias=self.transform.bias))
         leaves.append(
-            linear(self.name, self.width, self.vocabulary, "head", bias=self.bias, work="head", feeds=feed, tie=self.tie)
+            linear(
+                self.name, self.width, self.vocabulary, "head", bias=self.bias, work="head", feeds=feed, tie=self.tie
+            )
         )
         if self.logits_bias:
             leaves.append(vector("final_logits_bias", self.vocabulary, "head", buffer=True))

@@ -100,7 +100,7 @@ Explain = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def main_job(  # noqa: PLR0913, PLR0917
+def main_job(
     context: typer.Context,
     config: ConfigOption = None,
     assume: Assume = None,
@@ -155,7 +155,7 @@ def main_job(  # noqa: PLR0913, PLR0917
 
 
 @app.command(rich_help_panel="Other jobs")
-def compare(  # noqa: PLR0913
+def compare(
     configs: Annotated[
         list[str], typer.Argument(metavar="FILE_OR_NAME...", help="two or more configs; ratios are to the first")
     ],

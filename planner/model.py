@@ -143,7 +143,10 @@ class Stack:
     def masks(self) -> tuple[Mask, ...]:
         """The self-attention mask of every executed layer that has one."""
         return tuple(
-            core.mask for run in self.runs for core in run.layer.cores * (run.count * run.repeats) if not core.cross
+            core.mask
+            for run in self.runs
+            for core in run.layer.cores * (run.count * run.repeats)
+            if isinstance(core, Attend) and not core.cross
         )
 
     @cached_property

@@ -10,11 +10,14 @@ from typing import Any
 from planner.families.decoders import DECODERS
 from planner.families.encoder_decoders import ENCODER_DECODERS
 from planner.families.encoders import ENCODERS
+from planner.families.experts import EXPERTS
+from planner.families.hybrids import HYBRIDS
+from planner.families.multimodal import MULTIMODAL
 from planner.families.row import Family
 
 __all__ = ["FAMILIES", "Family", "defaults"]
 
-FAMILIES: dict[str, Family] = {**DECODERS, **ENCODERS, **ENCODER_DECODERS}
+FAMILIES: dict[str, Family] = {**DECODERS, **EXPERTS, **HYBRIDS, **MULTIMODAL, **ENCODERS, **ENCODER_DECODERS}
 
 
 @cache

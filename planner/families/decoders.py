@@ -47,9 +47,17 @@ def falcon_cache(c: Config, request: Request, heads: int, groups: int) -> int:
     return heads if request.engine.repeats_falcon_groups and c.flag("new_decoder_architecture", False) else groups
 
 
-GPT: dict[str, Any] = dict(norm="layer", norm_bias=True, learned_positions=True, mixers=attention(qkv_bias=True, out_bias=True, positions="none"))
+GPT: dict[str, Any] = dict(
+    norm="layer",
+    norm_bias=True,
+    learned_positions=True,
+    mixers=attention(qkv_bias=True, out_bias=True, positions="none"),
+)
 GPT_NAMES = dict(
-    hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head", max_position_embeddings="n_positions"
+    hidden_size="n_embd",
+    num_hidden_layers="n_layer",
+    num_attention_heads="n_head",
+    max_position_embeddings="n_positions",
 )
 WITH_BIAS: dict[str, Any] = dict(qkv_bias="attention_bias", out_bias="attention_bias")
 GEMMA: dict[str, Any] = dict(

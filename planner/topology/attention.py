@@ -24,6 +24,7 @@ def no_window(_c: Config, layers: int) -> list[int | None]:
     """Every layer sees all that came before."""
     return [None] * layers
 
+
 def every_window(c: Config, layers: int) -> list[int | None]:
     """Every layer has the window, where there is one (Mistral)."""
     return [c.count("sliding_window", None)] * layers
@@ -37,7 +38,9 @@ def listed_windows(pattern: Callable[[Config, int], list[str]]) -> Callable[[Con
         size = c.count("sliding_window", None)
         if size is None and "sliding_attention" in kinds:
             raise PlanError(
-                "missing or null, but layers use it", where=c.where("sliding_window"), fix="use --set sliding_window=VALUE"
+                "missing or null, but layers use it",
+                where=c.where("sliding_window"),
+                fix="use --set sliding_window=VALUE",
             )
         return [size if kind == "sliding_attention" else None for kind in kinds]
 

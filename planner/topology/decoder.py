@@ -50,9 +50,7 @@ def decoder(
     tie = "embed_tokens" if c.flag("tie_word_embeddings", True) else None
     a_norm = Norm(width, norm, norm_bias, epsilon, unit_offset)
     wired = wiring(c) if callable(wiring) else wiring
-    made = zip(
-        (mixers or attention())(c, request, layers), (feeds or feed_forward())(c, request, layers), strict=True
-    )
+    made = zip((mixers or attention())(c, request, layers), (feeds or feed_forward())(c, request, layers), strict=True)
     body = [_layer([block for block in blocks if block], wired, a_norm) for blocks in made]
     longest = c.count("max_position_embeddings") if learned_positions else c.count("max_position_embeddings", None)
     positions = (Table("wpe", longest, width, index="position"),) if learned_positions else ()

@@ -22,13 +22,17 @@ def around(c: Config, layers: int) -> list[Mask]:
     given = c.raw("attention_window")
     sizes = given if isinstance(given, list) else [given] * layers
     for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size % 2:  # noqa: PLR2004
+        if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size % 2:
             raise PlanError(
-                f"found {size!r}, allowed are even numbers from 2", where=c.where("attention_window"), fix="correct the file"
+                f"found {size!r}, allowed are even numbers from 2",
+                where=c.where("attention_window"),
+                fix="correct the file",
             )
     if len(sizes) != layers:
         raise PlanError(
-            f"found {len(sizes)} entries for {layers} layers", where=c.where("attention_window"), fix="give one for each layer"
+            f"found {len(sizes)} entries for {layers} layers",
+            where=c.where("attention_window"),
+            fix="give one for each layer",
         )
     return [Mask(causal=False, window=size // 2 + 1) for size in sizes]
 
@@ -96,6 +100,6 @@ def encoder(
     pooler = Pooler(width)
     head = Head(width, vocabulary, bias=True, tie=tie, transform=norm, activation=act, every_row=True)
     body = runs([layer(mask) for mask in masks(c, layers)])
-    back = (*([] if request.head and not pooled else [pooler]), *([head] if request.head else []))
+    back: tuple[Block, ...] = (*([] if request.head and not pooled else [pooler]), *([head] if request.head else []))
     stack = Stack("encoder", (*front, norm), body, back)
     return Anatomy("encoder", (stack,), rows - offset, True)

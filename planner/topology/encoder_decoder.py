@@ -54,7 +54,7 @@ def every_nth_layer(c: Config, layers: int, side: str) -> list[bool]:
     return [bool(step) and (i + 1) % step == 0 for i in range(layers)]
 
 
-def encoder_decoder(  # noqa: PLR0913
+def encoder_decoder(
     c: Config,
     request: Request,
     *,
@@ -113,7 +113,9 @@ def encoder_decoder(  # noqa: PLR0913
         return Sublayer(block, join=the_norm) if post_norm else Sublayer(block, before=the_norm)
 
     def body(side: Literal["encoder", "decoder"]) -> list[Layer]:
-        layers = c.count("encoder_layers") if side == "encoder" else c.count("decoder_layers", c.count("encoder_layers"))
+        layers = (
+            c.count("encoder_layers") if side == "encoder" else c.count("decoder_layers", c.count("encoder_layers"))
+        )
         heads = c.count(f"{side}_attention_heads") if head_width else c.heads(f"{side}_attention_heads", width)
         head = c.count(head_width) if head_width else width // heads
         sparse = experts(c, layers, side)
@@ -171,12 +173,20 @@ def encoder_decoder(  # noqa: PLR0913
     )  # fmt: skip
 
 
-def _mixture(  # noqa: PLR0913, PLR0917
-    c: Config, width: int, hidden: int, act: Act, top_k: int, bias: bool, capacity: bool  # noqa: FBT001
+def _mixture(
+    c: Config,
+    width: int,
+    hidden: int,
+    act: Act,
+    top_k: int,
+    bias: bool,
+    capacity: bool,
 ) -> MixtureOfExperts:
     count = c.count("num_experts")
     if top_k > count:
-        raise PlanError(f"found {count}, at least {top_k} are needed", where=c.where("num_experts"), fix="correct the file")
+        raise PlanError(
+            f"found {count}, at least {top_k} are needed", where=c.where("num_experts"), fix="correct the file"
+        )
     return MixtureOfExperts(
         width, hidden, count, top_k, act.gated, bias, act.name, router_bias=c.flag("router_bias", False),
         scoring="softmax_top_k" if top_k > 1 else "softmax", capacity=capacity,

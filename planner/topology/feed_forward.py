@@ -68,12 +68,16 @@ def mixture(
     return blocks
 
 
-def _experts(c: Config, correction_bias: bool, scoring: Literal["softmax", "softmax_top_k", "sigmoid"]) -> MixtureOfExperts:
+def _experts(
+    c: Config, correction_bias: bool, scoring: Literal["softmax", "softmax_top_k", "sigmoid"]
+) -> MixtureOfExperts:
     hidden = c.count("moe_intermediate_size", None) or c.count("intermediate_size")
     count, top_k = c.count("num_experts"), c.count("num_experts_per_tok")
     if top_k > count:
         raise PlanError(
-            f"found {top_k}, but there are {count} experts", where=c.where("num_experts_per_tok"), fix=f"allowed are 1 to {count}"
+            f"found {top_k}, but there are {count} experts",
+            where=c.where("num_experts_per_tok"),
+            fix=f"allowed are 1 to {count}",
         )
     greedy = c.text("topk_method", None) == "greedy"
     return MixtureOfExperts(

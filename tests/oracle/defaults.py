@@ -35,6 +35,10 @@ def class_defaults(model_type: str) -> dict[str, Any]:
         for key, own in {**{key: key for key in VOCABULARY}, **names}.items()
         if isinstance(declared.get(own), bool | int | float | str)
     }
+    if "rope_parameters" in declared:
+        base = cls.default_theta
+        two = isinstance(base, dict)  # Gemma 3: layers with windows have a base of their own
+        found |= {"rope_theta": base["global"], "rope_local_base_freq": base["local"]} if two else {"rope_theta": base}
     return {"names": dict(sorted(mapped.items())), "defaults": dict(sorted(found.items()))}
 
 

@@ -116,9 +116,8 @@ def _tensors(model: Model, record: dict[str, Any]) -> str:
     for name, shape, count, _ in record["param_shapes"]:
         theirs[prod(shape)] += count
         names[prod(shape)] = f"{name} {shape}"
-    return (
-        f"    planned only: {dict((mine - theirs).most_common(12))}\n    measured only: "
-        + "; ".join(f"{names[size]} x {count}" for size, count in (theirs - mine).most_common(16))
+    return f"    planned only: {dict((mine - theirs).most_common(12))}\n    measured only: " + "; ".join(
+        f"{names[size]} x {count}" for size, count in (theirs - mine).most_common(16)
     )
 
 
