@@ -1,0 +1,1 @@
+"""Runs what the planner describes: a torch twin of the same blocks, transformers' models, and timed operations."""

@@ -1,0 +1,1 @@
+"""The twin, the reference library and the device script."""
