@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +50,8 @@ def plan(config: str | Path | Mapping[str, Any] | Model, **options: Any) -> Plan
 
     Args:
         config: path, bundled name, dict or loaded model.
-        **options: batch, prompt, generate, source, prefix (tokens), global_tokens, capacity_factor, dtype, weights,
+        **options: batch, prompt, generate, source, prefix (tokens), global_tokens, capacity_factor, images, audio_seconds,
+            dtype, weights,
             cache_dtype, state_dtype, engine, assume, set, mtp, strict; as in `plan --help`.
 
     Raises:
@@ -74,6 +73,8 @@ def _plan(
     prefix: int = 0,
     global_tokens: int = 0,
     capacity_factor: float | None = None,
+    images: int = 0,
+    audio_seconds: float = 0,
     dtype: str | None = None,
     weights: str | None = None,
     cache_dtype: str | None = None,
@@ -82,11 +83,13 @@ def _plan(
 ) -> Plan:
     for option, value, low in (
         ("batch", batch, 1), ("prompt", prompt, 0), ("generate", generate, 0), ("source", source, 1), ("prefix", prefix, 0),
-        ("global_tokens", global_tokens, 0),
+        ("global_tokens", global_tokens, 0), ("images", images, 0),
     ):  # fmt: skip
         _count(option, value, low)
     if capacity_factor is not None and not (_real(capacity_factor) and 0 < capacity_factor < LARGEST_COUNT):
         raise PlanError(f"found {capacity_factor!r}, a number above 0 is needed", where="--capacity-factor")
+    if not (_real(audio_seconds) and 0 <= audio_seconds < LARGEST_COUNT):
+        raise PlanError(f"found {audio_seconds!r}, a number of seconds is needed", where="--audio-seconds")
     if isinstance(config, Model):
         if model_options:
             raise PlanError(f"{', '.join(model_options)} must be given to load()", where="plan(model)")
@@ -95,23 +98,24 @@ def _plan(
         model = load(config, **model_options)
     work, notes = workload(
         model, batch=batch, prompt=prompt, generate=generate, source=source, prefix=prefix, global_tokens=global_tokens,
-        capacity_factor=capacity_factor,
+        capacity_factor=capacity_factor, images=images, audio_seconds=audio_seconds,
     )  # fmt: skip
     precision = resolve(model, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype)
     return make_plan(model, work, precision, notes)
 
 
-OPTIONS = tuple(name for name in signature(_plan).parameters if name not in {"config", "model_options"}) + MODEL_OPTIONS
-
-
 def _known(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, all of which `_plan` or `load` takes."""
+    code = _plan.__code__
+    allowed = (*code.co_varnames[1 : 1 + code.co_kwonlyargcount], *MODEL_OPTIONS)
     for name in options:
-        if name not in OPTIONS:
-            near = get_close_matches(name, OPTIONS, n=1)
+        if name not in allowed:
+            from difflib import get_close_matches  # noqa: PLC0415
+
+            near = get_close_matches(name, allowed, n=1)
             hint = f"; nearest: {near[0]}" if near else ""
-            raise PlanError(
-                f"no such option{hint}", where=f"plan(..., {name}=)", fix=f"allowed are {', '.join(OPTIONS)}"
-            )
+            allowed_list = ", ".join(allowed)
+            raise PlanError(f"no such option{hint}", where=f"plan(..., {name}=)", fix=f"allowed are {allowed_list}")
     return options
 
 

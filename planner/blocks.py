@@ -9,6 +9,7 @@ Letters: D model width, H heads, N key-value heads, K head width, F hidden width
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal, Protocol
 
 from planner.count import Number, least
@@ -38,9 +39,11 @@ class Leaf:
         work: kind of its FLOPs; None where nothing is multiplied (norms, tables).
         feeds: whose rows visit it.
         rate: rows per row of the feed (2 before Whisper's second convolution halves them).
+        further: rows of each sequence beyond these (edges of a convolution without padding, tokens of the model's own).
         bias: one more vector of n_out.
         copies: equal tensors stored (experts).
         active: copies that one row visits (top-k); None: all.
+        computed: copies that a program runs for each row, where those are more than it visits; None: as many.
         tie: a name; matrices of one name are stored once and run wherever they stand (tied heads); biases are their own.
         buffer: stored with the weights, but no parameter (correction biases).
         own_dtype: stored in this dtype whatever the model's.
@@ -55,10 +58,12 @@ class Leaf:
     rate: int = 1
     bias: bool = False
     copies: int = 1
-    active: int | None = None
+    active: int | Fraction | None = None
     tie: str | None = None
     buffer: bool = False
     own_dtype: str | None = None
+    computed: int | Fraction | None = None
+    further: int = 0
 
     @property
     def matrix(self) -> int:
@@ -71,14 +76,20 @@ class Leaf:
         return self.matrix + self.copies * self.n_out * self.bias
 
     @property
-    def visited(self) -> int:
+    def visited(self) -> int | Fraction:
         """Copies that one row visits."""
         return self.copies if self.active is None else self.active
 
     @property
     def flops_per_row(self) -> int:
         """Multiply-adds of one row, times 2; biases are additions and not counted."""
-        return 2 * self.rate * self.visited * self.n_in * self.n_out if self.work else 0
+        run = self.visited if self.computed is None else self.computed
+        return int(2 * self.rate * run * self.n_in * self.n_out) if self.work else 0
+
+    @property
+    def flops_per_sequence(self) -> int:
+        """FLOPs of the rows that a sequence has beyond those of the feed."""
+        return self.flops_per_row // self.rate * self.further
 
 
 def linear(
@@ -103,6 +114,9 @@ class Cache:
         window: keeps the last W tokens; None keeps all.
         chunk: keeps the last C tokens (chunked attention).
         fixed: elements whatever the length.
+        owner: this layer stores it; False: it reads the cache of a layer before it (Gemma 3n).
+        stride: one row stands for that many tokens (DeepSeek-V4); `fixed` is then kept from the first row on.
+        tail: elements per token that no row stands for yet.
     """
 
     kind: Literal["self", "cross", "state"]
@@ -110,15 +124,21 @@ class Cache:
     window: int | None = None
     chunk: int | None = None
     fixed: int = 0
+    owner: bool = True
+    stride: int = 1
+    tail: int = 0
 
     def kept(self, tokens: Number, engine: Engine) -> Number:
         """Return the rows kept after `tokens` tokens under an engine's rules."""
         limit = self.window or self.chunk
-        return tokens if limit is None else least(tokens, limit - engine.window_margin)
+        return (tokens if limit is None else least(tokens, limit - engine.window_margin)) // self.stride
 
     def elements(self, tokens: Number, engine: Engine) -> Number:
         """Return the elements kept of one sequence after `tokens` tokens (a cross cache: source positions)."""
-        return self.fixed + self.row * self.kept(tokens, engine)
+        if self.stride == 1:
+            return self.fixed + self.row * self.kept(tokens, engine)
+        started = tokens >= self.stride
+        return self.fixed * started + self.row * self.kept(tokens, engine) + self.tail * (tokens % self.stride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +205,39 @@ class Attend:
         return f"2 x {p.batch:,} sequences x {self.heads:,} heads x {widths:,} (key + value width) x {pairs:,} pairs"
 
 
+@dataclass(frozen=True, slots=True)
+class Reexpansion:
+    """What a decode step that doesn't work on latents expands again of a window's (`Feed` "latent" does so without one).
+
+    Attributes:
+        latent, expanded: widths of a latent, and of the keys and values that it becomes. cache: what is kept.
+    """
+
+    latent: int
+    expanded: int
+    cache: Cache
+
+    @property
+    def work(self) -> Work:
+        """The kind that its FLOPs are listed under."""
+        return "linear"
+
+    @property
+    def row_elements(self) -> int:
+        """Elements that one token's row brings and takes: none of its own."""
+        return 0
+
+    def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:  # noqa: ARG002
+        """Return 2 FLOPs per multiply-add, over all kept rows of all steps."""
+        if engine.absorbs_latents or p.phase != "decode":
+            return 0 * p.batch
+        return 2 * p.batch * p.new * self.cache.kept(p.past, engine) * self.latent * self.expanded
+
+    def told(self, p: Pass, engine: Engine, *, dense: bool = False) -> str:  # noqa: ARG002
+        """Return the factors of `flops` in words."""
+        return f"{p.new:,} steps expand the latents of {self.cache.kept(p.past, engine):,} tokens again"
+
+
 class Core(Protocol):
     """Weightless work: what every core answers. Hashable, so that equal ones are counted together."""
 
@@ -219,7 +272,7 @@ class Block(Protocol):
 def checkpoint_name(block: Block, leaf: Leaf) -> str:
     """Return a leaf's name as in checkpoints: below its block's name, where the block isn't the tensor itself."""
     scope = getattr(block, "name", leaf.name)
-    return leaf.name if scope == leaf.name else f"{scope}.{leaf.name}"
+    return leaf.name if scope in {"", leaf.name} else f"{scope}.{leaf.name}"
 
 
 class Stored:
@@ -247,6 +300,7 @@ class Norm(Stored):
         epsilon: added to the variance.
         unit_offset: multiplies by 1 + weight (Gemma).
         name: as in checkpoints.
+        affine: has weights at all; else it only divides (OLMo).
     """
 
     width: int
@@ -255,10 +309,11 @@ class Norm(Stored):
     epsilon: float = 1e-6
     unit_offset: bool = False
     name: str = "norm"
+    affine: bool = True
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return scale and bias."""
-        return (vector(self.name, self.width, "norm", bias=self.bias),)
+        return (vector(self.name, self.width, "norm", bias=self.bias),) if self.affine else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +345,17 @@ class Attention:
         cached_heads: key-value heads that the cache holds, where an engine repeats them; None: N.
         rope, scale, softcap: rotary positions; what scores are multiplied with (None: K ** -0.5); their soft limit.
         alibi: scores fall linearly with distance, each head at its own slope.
+        value: width of a value, None: K.
+        sinks: a learned score per head that takes a share of the softmax (gpt-oss).
+        gate: the output is scaled by a projection of the input, one number per "head" or per "element".
+        memory_width: width of the encoder's rows, None: D.
+        scored_head: head width that an engine pads queries, keys and values to, None: K.
+        qk_norm_each: these norms act on each head, with weights of its own (Cohere), though as wide as all heads' width.
+        extra: what else is stored with it.
+        mixes: sets of values that the same scores mix (differential attention: 2); rescored: scores are computed again
+            for each set.
+        whole_cache: all rows are kept whatever the window.
+        chooser: an indexer that chooses the keys that are scored (MiniMax-M3).
         name: as in checkpoints.
     """
 
@@ -313,23 +379,47 @@ class Attention:
     name: str = "self_attn"
     relative_distance: int = 128
     alibi: bool = False
+    value: int | None = None
+    sinks: bool = False
+    chooser: Block | None = None
+    gate: Literal["head", "element"] | None = None
+    memory_width: int | None = None
+    scored_head: int | None = None
+    extra: tuple[Leaf, ...] = ()
+    mixes: int = 1
+    rescored: bool = False
+    whole_cache: bool = False
+    qk_norm_each: bool = False
+    borrows: bool = False
+    same_values: bool = False
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projections [D, H K], [D, N K] twice and [H K, D], and what stands with them."""
         q, kv = self.heads * self.head, self.kv_heads * self.head
+        values = self.value or self.head
         source: Feed = "memory" if self.cross else "new"
+        read = self.memory_width or self.width
         leaves = [
             linear("q_proj", self.width, q, "attention", bias=self.q_bias),
-            linear("k_proj", self.width, kv, "attention", bias=self.k_bias, feeds=source),
-            linear("v_proj", self.width, kv, "attention", bias=self.v_bias, feeds=source),
-            linear("o_proj", q, self.width, "attention", bias=self.out_bias),
+            linear("k_proj", read, kv, "attention", bias=self.k_bias, feeds=source),
+            linear("v_proj", read, self.kv_heads * values, "attention", bias=self.v_bias, feeds=source),
+            linear("o_proj", self.heads * values, self.width, "attention", bias=self.out_bias),
         ]
-        if self.qk_norm:
+        if self.sinks:
+            leaves.append(vector("sinks", self.heads, "attention"))
+        if self.gate:
+            gates = self.heads * (values if self.gate == "element" else 1)
+            leaves.append(linear("gate_proj", self.width, gates, "attention"))
+        if self.qk_norm and self.qk_norm.affine:
             whole = self.qk_norm.width == q
             leaves += [
                 vector("q_norm", q if whole else self.head, "norm", bias=self.qk_norm.bias),
                 vector("k_norm", kv if whole else self.head, "norm", bias=self.qk_norm.bias),
             ]
+        if self.borrows:
+            leaves = [leaf for leaf in leaves if leaf.name not in {"k_proj", "v_proj", "k_norm"}]
+        if self.same_values:
+            leaves = [leaf for leaf in leaves if leaf.name != "v_proj"]
         if self.relative_buckets:
             leaves.append(Leaf("relative_attention_bias", self.relative_buckets, self.heads, "attention"))
         if self.global_projections:
@@ -338,19 +428,28 @@ class Attention:
                 linear("key_global", self.width, kv, "attention", bias=self.k_bias, feeds="global_keys"),
                 linear("value_global", self.width, kv, "attention", bias=self.v_bias, feeds="global_keys"),
             ]
-        return tuple(leaves)
+        chooser = self.chooser.leaves() if self.chooser else ()
+        return (*leaves, *(replace(leaf, name=f"indexer.{leaf.name}") for leaf in chooser), *self.extra)
 
     def caches(self) -> tuple[Cache, ...]:
         """Return keys and values, 2 N K elements a token; nothing where later tokens are seen too."""
+        row = self.head + (self.value or self.head)
         if self.cross:
-            return (Cache("cross", 2 * self.kv_heads * self.head),)
+            return (Cache("cross", self.kv_heads * row),)
         if not self.mask.causal:
             return ()
-        return (Cache("self", 2 * (self.cached_heads or self.kv_heads) * self.head, self.mask.window, self.mask.chunk),)
+        kept = None if self.whole_cache else self.mask.window
+        heads = self.cached_heads or self.kv_heads
+        own = Cache("self", heads * row, kept, self.mask.chunk, owner=not self.borrows)
+        return (own, *(self.chooser.caches() if self.chooser else ()))
 
-    def cores(self) -> tuple[Attend, ...]:
+    def cores(self) -> tuple[Core, ...]:
         """Return the scores and the mix of values."""
-        return (Attend(self.heads, self.head, self.head, self.mask, self.cross, next(iter(self.caches()), None)),)
+        cache = next(iter(self.caches()), None)
+        key, value = self.scored_head or self.head, self.scored_head or self.value or self.head
+        times, mixed = (self.mixes, value) if self.rescored else (1, self.mixes * value)
+        main = Attend(self.heads, key, mixed, self.mask, self.cross, cache)
+        return (*(main,) * times, *(self.chooser.cores() if self.chooser else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +463,10 @@ class LatentAttention:
         bias: of the projections down and of the output.
         rope_positions, scale, mask, name: as in `Attention`; a scale of None is (nope + rope) ** -0.5.
         epsilon: of the latents' norms.
+        gate: the output is scaled by a projection of the input, one number per head (Ling).
+        chooser: an indexer that chooses the keys that are scored (DeepSeek-V3.2).
+        gated_queries: queries and an output gate come from one projection of two latents (A.X K2).
+        extra: what else is stored.
     """
 
     width: int
@@ -379,6 +482,10 @@ class LatentAttention:
     mask: Mask = Mask()
     name: str = "self_attn"
     epsilon: float = 1e-6
+    gate: bool = False
+    chooser: Block | None = None
+    gated_queries: bool = False
+    extra: tuple[Leaf, ...] = ()
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projections down to the latents, their norms, the projections up and the output."""
@@ -389,26 +496,37 @@ class LatentAttention:
             queries = [
                 linear("q_a_proj", self.width, self.q_rank, "attention", bias=self.bias),
                 vector("q_a_layernorm", self.q_rank, "norm"),
-                linear("q_b_proj", self.q_rank, q, "attention"),
+                linear("q_gate_proj", 2 * self.q_rank, q + self.heads * self.value, "attention")
+                if self.gated_queries
+                else linear("q_b_proj", self.q_rank, q, "attention"),
             ]
         return (
             *queries,
             linear("kv_a_proj_with_mqa", self.width, self.kv_rank + self.rope, "attention", bias=self.bias),
             vector("kv_a_layernorm", self.kv_rank, "norm"),
-            linear("kv_b_proj", self.kv_rank, self.heads * (self.nope + self.value), "attention", feeds="latent"),
+            linear(
+                "kv_b_proj", self.kv_rank, self.heads * (self.nope + self.value), "attention",
+                feeds="new" if self.mask.window else "latent",
+            ),
             linear("o_proj", self.heads * self.value, self.width, "attention", bias=self.bias),
+            *((linear("g_proj", self.width, self.heads, "attention"),) if self.gate else ()),
+            *(replace(leaf, name=f"indexer.{leaf.name}") for leaf in (self.chooser.leaves() if self.chooser else ())),
+            *self.extra,
         )
 
     def caches(self) -> tuple[Cache, ...]:
-        """Return the latent and the rotary key, one row of kv_rank + rope elements for all heads."""
-        return (Cache("self", self.kv_rank + self.rope, self.mask.window),)
+        """Return the latent and the rotary key, one row of kv_rank + rope elements for all heads; the indexer's keys."""
+        chooser = self.chooser.caches() if self.chooser else ()
+        return (Cache("self", self.kv_rank + self.rope, self.mask.window), *chooser)
 
-    def cores(self) -> tuple[Attend, ...]:
+    def cores(self) -> tuple[Core, ...]:
         """Return attention on expanded keys and values, or on the latents themselves in a decode step."""
-        (cache,) = self.caches()
+        cache, chooser = self.caches()[0], self.chooser.cores() if self.chooser else ()
         expanded = self.nope + self.rope
         absorbed = self.kv_rank + self.rope
-        return (Attend(self.heads, expanded, self.value, self.mask, False, cache, absorbed, self.kv_rank),)
+        main = Attend(self.heads, expanded, self.value, self.mask, False, cache, absorbed, self.kv_rank)
+        again = (Reexpansion(self.kv_rank, self.heads * (self.nope + self.value), cache),) * bool(self.mask.window)
+        return (main, *chooser, *again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +535,7 @@ class FeedForward(Stored):
 
     Attributes:
         width: D. hidden: F. gated: SwiGLU and its like. up_bias, down_bias: vectors added.
-        activation: name as in configs. part, name: where it is listed.
+        activation: name as in configs. part, name: where it is listed. extra: what else is stored with it.
     """
 
     width: int
@@ -428,6 +546,7 @@ class FeedForward(Stored):
     activation: str = "silu"
     part: Part = "mlp"
     name: str = "mlp"
+    extra: tuple[Leaf, ...] = ()
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return [D, F] (twice where gated) and [F, D]."""
@@ -436,7 +555,12 @@ class FeedForward(Stored):
             *gate,
             linear("up_proj", self.width, self.hidden, self.part, bias=self.up_bias),
             linear("down_proj", self.hidden, self.width, self.part, bias=self.down_bias),
+            *self.extra,
         )
+
+
+Scoring = Literal["softmax", "softmax_top_k", "sigmoid", "sqrtsoftplus"]
+"""How a router's scores become weights: softmax over all experts or over the chosen, or each score on its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,10 +570,20 @@ class MixtureOfExperts(Stored):
     Attributes:
         width: D. hidden: F of one expert. experts: E. top_k: k.
         gated, bias, activation: as in `FeedForward`, of the routed experts.
-        shared: hidden width of the shared expert, 0: none. shared_gate: one more output scales it.
+        shared: hidden width of the shared expert, 0: none. shared_gate: one more output scales it. shared_bias: vectors
+            added.
         router_bias: vector added to the router's scores.
-        correction_bias: a buffer of E float32 that balances the load (DeepSeek-V3).
-        scoring: how scores become weights: "softmax" over all experts, "softmax_top_k" over the chosen, "sigmoid".
+        correction_bias: a buffer of E float32 that balances the load (DeepSeek-V3), or a "parameter" (ERNIE 4.5).
+        identities: further outputs of the router, experts that return their input (LongCat): of k choices, those that
+            compute anything are E / (E + identities) on average. phantoms: two of three matrices are stored for them too.
+        runs_all: every row runs through every expert, whatever it chose (Llama 4 in transformers).
+        post_norm: one norm of the sum of all experts (A.X K1).
+        token_table: rows of a buffer that says which experts each token visits (DeepSeek-V4's first layers), 0: none;
+            its whole numbers have 32 bits.
+        chooser: what chooses, where it is more than one matrix (Zaya).
+        latent: width of the rows that routed experts see, projected down before and up after them (Nemotron 3); None: D.
+        router, shared_name: as in checkpoints.
+        scoring: how scores become weights, see `Scoring`.
         capacity: tokens are dropped beyond a fixed room per expert (Switch).
         normalized: the weights of the chosen are divided by their sum. weight_scale: and multiplied with this.
         groups, top_groups: experts are chosen from the best groups only (DeepSeek).
@@ -465,31 +599,64 @@ class MixtureOfExperts(Stored):
     shared: int = 0
     shared_gate: bool = False
     router_bias: bool = False
-    correction_bias: bool = False
-    scoring: Literal["softmax", "softmax_top_k", "sigmoid"] = "softmax_top_k"
+    correction_bias: bool | Literal["parameter"] = False
+    scoring: Scoring = "softmax_top_k"
     capacity: bool = False
     name: str = "mlp"
     normalized: bool = False
     weight_scale: float = 1.0
     groups: int = 1
     top_groups: int = 1
+    shared_bias: bool = False
+    identities: int = 0
+    phantoms: bool = False
+    runs_all: bool = False
+    router: str = "gate"
+    shared_name: str = "shared_experts"
+    post_norm: bool = False
+    token_table: int = 0
+    latent: int | None = None
+    chooser: tuple[Leaf, ...] = ()
+
+    @property
+    def visits(self) -> int | Fraction:
+        """Experts that compute something for one row, on average."""
+        if self.runs_all:
+            return self.experts
+        share = Fraction(self.top_k * self.experts, self.experts + self.identities)
+        return share.numerator if share.denominator == 1 else share
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the router [D, E], E experts, and the shared expert."""
-        expert = FeedForward(self.width, self.hidden, self.gated, self.bias, self.bias, part="routed_experts")
-        leaves = [linear("gate", self.width, self.experts, "router", bias=self.router_bias, work="router")]
+        seen = self.latent or self.width
+        expert = FeedForward(seen, self.hidden, self.gated, self.bias, self.bias, part="routed_experts")
+        outputs, visits = self.experts + self.identities, self.visits
+        active = self.top_k if self.runs_all or self.phantoms else visits
+        router = linear(self.router, self.width, outputs, "router", bias=self.router_bias, work="router")
+        leaves = list(self.chooser or (router,))
         if self.correction_bias:
-            leaves.append(vector("e_score_correction_bias", self.experts, "router", buffer=True, own_dtype="float32"))
+            buffer = self.correction_bias != "parameter"
+            leaves.append(vector("e_score_correction_bias", outputs, "router", buffer=buffer, own_dtype="float32"))
+        if self.token_table:
+            leaves.append(Leaf("tid2eid", self.token_table, self.top_k, "router", buffer=True, own_dtype="float32"))
         leaves += [
             Leaf(f"experts.{leaf.name}", leaf.n_in, leaf.n_out, leaf.part, "experts", bias=leaf.bias,
-                 copies=self.experts, active=self.top_k)
+                 copies=outputs if self.phantoms and leaf.name != "down_proj" else self.experts, active=active,
+                 computed=None if active == visits else visits)
             for leaf in expert.leaves()
         ]  # fmt: skip
+        if self.latent:
+            leaves.append(linear("fc1_latent_proj", self.width, self.latent, "other", bias=self.shared_bias))
+            leaves.append(linear("fc2_latent_proj", self.latent, self.width, "other", bias=self.shared_bias))
         if self.shared:
-            shared = FeedForward(self.width, self.shared, self.gated, part="shared_experts")
-            leaves += [replace(leaf, name=f"shared_experts.{leaf.name}") for leaf in shared.leaves()]
+            shared = FeedForward(
+                self.width, self.shared, self.gated, self.shared_bias, self.shared_bias, part="shared_experts"
+            )
+            leaves += [replace(leaf, name=f"{self.shared_name}.{leaf.name}") for leaf in shared.leaves()]
         if self.shared_gate:
             leaves.append(linear("shared_expert_gate", self.width, 1, "shared_experts"))
+        if self.post_norm:
+            leaves.append(vector("post_mlp_layernorm", self.width, "norm"))
         return tuple(leaves)
 
 
@@ -557,7 +724,8 @@ class Head(Stored):
 
     Attributes:
         width: D. vocabulary: V. bias: one more vector of V. tie: name of the table that it shares.
-        transform: a dense layer and a norm before it (masked-LM heads). activation: of the transform.
+        transform: a dense layer and a norm before it (masked-LM heads), to the norm's width. activation: of the transform.
+        transform_bias: the dense layer adds a vector.
         every_row: all positions are asked for (encoders), not only the last.
         logits_bias: a stored vector of V that is no parameter (BART).
         scale, softcap: what hidden rows are multiplied with before it; the soft limit of the logits.
@@ -574,18 +742,18 @@ class Head(Stored):
     scale: float = 1.0
     softcap: float | None = None
     name: str = "lm_head"
+    transform_bias: bool = True
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projection [D, V]; the transform [D, D] before it."""
         feed: Feed = "new" if self.every_row else "last"
-        leaves = []
+        leaves, inner = [], self.width
         if self.transform:
-            leaves.append(linear("transform.dense", self.width, self.width, "head", bias=True))
-            leaves.append(vector("transform.norm", self.width, "head", bias=self.transform.bias))
+            inner = self.transform.width
+            leaves.append(linear("transform.dense", self.width, inner, "head", bias=self.transform_bias))
+            leaves.append(vector("transform.norm", inner, "head", bias=self.transform.bias))
         leaves.append(
-            linear(
-                self.name, self.width, self.vocabulary, "head", bias=self.bias, work="head", feeds=feed, tie=self.tie
-            )
+            linear(self.name, inner, self.vocabulary, "head", bias=self.bias, work="head", feeds=feed, tie=self.tie)
         )
         if self.logits_bias:
             leaves.append(vector("final_logits_bias", self.vocabulary, "head", buffer=True))

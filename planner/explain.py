@@ -70,7 +70,7 @@ def _shown(value: Any) -> str:
 
 def _lines(model: Model, plan: Plan, path: str) -> Iterator[str]:
     keys = path.split(".")
-    work = Workload(**{k: plan.workload[k] for k in Workload.__slots__})
+    work = Workload(**{k: plan.workload[k] for k in Workload._fields})
     match keys:
         case ["params", "total"] | ["params", "by_block"]:
             yield "the sum of params.by_block, each tensor once:"
@@ -93,7 +93,8 @@ def _lines(model: Model, plan: Plan, path: str) -> Iterator[str]:
             yield from _caches(model, plan, work)
         case ["flops", "prefill", *rest]:
             for stack in model.stacks:
-                yield from _products(stack, work.prefill(stack.name), model, rest)
+                if work.prefill(stack.name).batch:
+                    yield from _products(stack, work.prefill(stack.name), model, rest)
         case ["flops", "decode", *rest]:
             for stack in model.stacks:
                 if stack.name == "decoder":
@@ -132,6 +133,8 @@ def _leaves(model: Model, wanted: Any) -> Iterator[str]:
 def _caches(model: Model, plan: Plan, work: Workload) -> Iterator[str]:
     decoder = model.stack("decoder")
     for cache, layers in decoder.caches.items() if decoder else ():
+        if not cache.owner:
+            continue
         tokens = work.source if cache.kind == "cross" else work.context
         bits = element_bits(plan.precision["state" if cache.kind == "state" else "cache"])
         rows = cache.kept(tokens, model.engine)

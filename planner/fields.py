@@ -6,10 +6,9 @@ its value has no effect, so that a feature the planner doesn't model can't be le
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from planner.errors import PlanError
 
@@ -23,8 +22,7 @@ REQUIRED: Any = object()
 """No default: the key must be there, or have a family default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """A key of a config.
 
     Attributes:
@@ -73,31 +71,250 @@ VOCABULARY: dict[str, Key] = {
         structural=False,
     ),
     **_keys("text", "feed_forward_proj attention_type"),
-    **_keys("count", "n_group topk_group", structural=False),
+    **_keys("count", "n_group topk_group rotary_dim", structural=False),
     **_keys("text", "hidden_act hidden_activation activation_function activation topk_method", structural=False),
     "position_embedding_type": Key("text", inert=("absolute",)),
     "attention_window": Key("any"),
+    **_keys("any", "per_layer_config patch_size image_size temporal_patch_size merge_kernel_size vision_feature_layer"),
+    **_keys("list", "deepstack_visual_indexes"),
+    **_keys("list", "fullatt_block_indexes", structural=False),
+    **_keys(
+        "count",
+        "num_channels spatial_merge_size out_hidden_size num_position_embeddings num_patches pos_emb_height pos_emb_width "
+        "vision_output_dim projector_input_dim projector_output_dim projector_hidden_size projection_hidden_size "
+        "downsample_factor embed_dim num_kv_shared_layers hidden_size_per_layer_input vocab_size_per_layer_input "
+        "altup_num_inputs laurel_rank global_head_dim num_global_key_value_heads position_embedding_size "
+        "pooling_kernel_size",
+    ),
+    **_keys("flag", "attention_k_eq_v use_double_wide_mlp enable_moe_block standardize"),
+    **_keys("text", "use_bidirectional_attention", structural=False),
+    **_keys("count", "window_size mm_tokens_per_image vision_soft_tokens_per_image", structural=False),
+    **_keys("flag", "multimodal_projector_bias projector_bias projector_use_layernorm vision_use_head"),
+    **_keys("number", "mlp_ratio pixel_shuffle_ratio", structural=False),
+    **_keys("text", "vision_feature_select_strategy", structural=False),
+    **_keys("count", "share_expert_dim num_sliding_attention_heads"),
+    **_keys("list", "subsampling_conv_channels global_attn_indexes downsampling_ratios depths"),
+    **_keys("count", "num_filters ffn_expansion channels frequency_embedding_size latent_size", structural=False),
+    **_keys("table", "projector_patch_to_query_dict img_processor embd_layer"),
+    **_keys("count", "scale_factor alignment_intermediate_size mm_embed_dim mm_posemb_size backbone_hidden_size num_centroids"),
+    **_keys("flag", "use_ordered_embeddings use_mean_pooling use_mask_token use_absolute_position_embeddings"),
+    **_keys("number", "downsample_ratio", structural=False),
+    **_keys("text", "norm_type", structural=False),
+    **_keys("flag", "use_clipped_linears use_rel_pos use_abs_pos bias_symmetric"),
+    **_keys(
+        "count",
+        "output_proj_dims conv_kernel_size num_stacked_frames fsmn_kernel_size num_timestamp_prediction_layers "
+        "dim_head conv_expansion_factor feedforward_mult input_dim max_pos_emb encoder_hidden_size cross_attention_frequency "
+        "downsample_rate ext_pw_out_channel nemo_conv_channels input_size kernel_size depthwise_multiplier time_reduction "
+        "bias_max_distance depthwise_separable_out_channel audio_downsample_rate mlp_dim output_channels",
+        structural=False,
+    ),
+    **_keys("any", "moe_layers_enum cross_attention_layers supported_aspect_ratios intermediate_layers_indices"),
+    **_keys("count", "max_num_tiles num_global_layers audio_merge_size downsample_hidden_size output_dim ffn_dim"),
+    **_keys("table", "attention_other_setting"),
     "layer_types": Key("list"),
     **_keys("table", "rope_scaling rope_parameters", structural=False),
+    **_keys(
+        "count",
+        "num_local_experts n_routed_experts num_shared_experts shared_expert_intermediate_size shared_intermediate_size "
+        "moe_layer_interval moe_layer_start_index moe_layer_end_index "
+        "intermediate_size_mlp interleave_moe_layer_step attention_chunk_size no_rope_layer_interval "
+        "dense_intermediate_size prefix_dense_intermediate_size prefix_dense_sliding_window_pattern "
+        "index_topk index_n_heads index_head_dim index_block_size index_topk_blocks index_topk_freq "
+        "index_skip_topk_offset zero_expert_num o_groups o_lora_rank hc_mult num_hash_layers gated_norm_rank "
+        "index_local_blocks swa_num_key_value_heads swa_num_attention_heads swa_head_dim swa_v_head_dim sliding_window_size "
+        "moe_shared_expert_intermediate_size shared_experts_intermediate_size",
+    ),
+    **_keys(
+        "list",
+        "mlp_layer_types mlp_only_layers moe_layers no_rope_layers indexer_types compress_ratios hybrid_layer_pattern "
+        "num_attention_heads_per_layer",
+    ),
+    **_keys("flag", "qkv_bias use_qk_norm lm_head_bias add_swa_attention_sink_bias add_full_attention_sink_bias"),
+    **_keys("any", "gating index_topk_pattern"),
+    **_keys("flag", "use_dsa moe_router_enable_expert_bias", structural=False),
+    "moe_layer_freq": Key("any", inert=(1,)),
+    "decoder_sparse_step": Key("count", inert=(1,)),
+    **_keys("table", "per_layer_config compress_rates sparse_attention_config attn_config ffn_config"),
+    **_keys("number", "attention_multiplier", structural=False),
+    **_keys(
+        "count",
+        "word_embed_proj_dim expansion_ratio intermediate_multiple_size local_attention global_attn_every_n_layers "
+        "kv_channels pre_seq_len",
+    ),
+    **_keys("count", "rotary_dim keep_window_size", structural=False),
+    **_keys(
+        "flag",
+        "attention_out_bias use_qkv_bias qk_layernorm use_parallel_residual use_post_norm do_layer_norm_before "
+        "_remove_final_layer_norm enable_bias is_moe no_bias norm_bias classifier_bias decoder_bias add_bias_linear "
+        "add_qkv_bias rmsnorm post_layer_norm multi_query_attention normalize_qk_projections ffn_with_glu "
+        "layernorm_embedding use_learned_position_embeddings",
+    ),
+    "layer_norm_elementwise_affine": Key("flag", inert=(True,)),
+    **_keys("count", "ffn_dim_divisor num_gqa_groups inner_hidden_size output_vocab_size"),
+    **_keys("list", "num_key_value_heads_per_layer block_configs num_query_heads num_kv_heads"),
+    **_keys("any", "ffn_multipliers qkv_multipliers"),
+    **_keys("any", "attention_types"),
+    **_keys(
+        "count",
+        "num_codebooks src_vocab_size decoder_vocab_size composer_vocab_size num_conv_layers conv_channels input_feat_per_channel "
+        "input_channels local_radius global_block_size num_global_tokens num_buckets "
+        "encoder_key_value_heads decoder_key_value_heads cross_num_attention_heads cross_head_dim "
+        "cross_num_key_value_heads cross_hidden_size conv_kernel_size subsampling_factor subsampling_conv_channels "
+        "subsampling_conv_kernel_size subsampling_conv_stride",
+    ),
+    **_keys("flag", "share_encoder_decoder_embeddings use_prompt stagger_local_blocks convolution_bias tie_encoder_decoder"),
+    **_keys("count", "cross_attention_hidden_size"),
+    **_keys("text", "encoder_attention_type"),
+    **_keys("layers", "ngram"),
+    **_keys("layers", "num_residual_layers", structural=False),
+    **_keys("list", "conv_kernel_sizes conv_dim conv_stride conv_kernel"),
+    **_keys("flag", "conv_bias do_stable_layer_norm add_adapter"),
+    **_keys("count", "num_conv_pos_embeddings num_conv_pos_embedding_groups encoder_max_relative_position"),
+    **_keys("text", "feat_extract_norm"),
+    **_keys("count", "codebook_vocab_size sample_rate"),
+    **_keys("number", "frame_ms"),
+    **_keys("list", "sliding_windows"),
+    **_keys(
+        "count",
+        "audio_channels num_filters kernel_size last_kernel_size residual_kernel_size compress "
+        "codebook_size codebook_dim num_quantizers num_semantic_quantizers vector_quantization_hidden_dimension "
+        "upsample_groups",
+        structural=False,
+    ),
+    **_keys("flag", "use_conv_shortcut", structural=False),
+    **_keys("list", "upsampling_ratios", structural=False),
+    **_keys("number", "mask_time_prob mask_feature_prob", structural=False),
+    **_keys("count", "pad_token_id pad_head_dim_to_multiple_of", structural=False),
+    **_keys("text", "dense_act_fn encoder_hidden_act decoder_hidden_act", structural=False),
+    **_keys(
+        "count",
+        "mamba_d_state mamba_d_conv mamba_n_heads mamba_n_groups mamba_d_ssm linear_num_key_heads linear_num_value_heads "
+        "linear_key_head_dim linear_value_head_dim linear_conv_kernel_dim linear_num_heads linear_head_dim "
+        "short_conv_kernel_size lru_width conv1d_width conv_L_cache attention_hidden_size block_ff_dim block_multiple_of "
+        "embedding_dim ffn_round_up_to_multiple_of adapter_rank num_mem_blocks attn_layer_period attn_layer_offset "
+        "expert_layer_period expert_layer_offset full_attention_interval layer_group_size moe_latent_size "
+        "moe_shared_expert_intermediate_size num_dense_layers",
+    ),
+    **_keys("any", "mamba_dt_rank mamba_d_head"),
+    **_keys("number", "mamba_expand qk_dim_factor v_dim_factor ffn_proj_factor block_ffn_dim_multiplier"),
+    **_keys(
+        "flag",
+        "mamba_conv_bias mamba_proj_bias mamba_rms_norm projectors_bias conv_bias use_shared_attention_adapter "
+        "block_auto_adjust_ff_dim use_expert_bias use_sandwich_norm use_attention_gate",
+    ),
+    **_keys("flag", "use_mem_rope", structural=False),
+    **_keys("list", "attn_layer_indices block_types full_attn_idxs"),
+    **_keys("text", "hybrid_override_pattern"),
+    **_keys(
+        "count",
+        "num_layers_per_stack H_cycles L_cycles n_input_layers n_recurrent_layers n_output_layers n_recurrent_loops "
+        "unpadded_vocab_size n_layers_per_attn_res_block d_rel rel_extent sconv_kernel_size dense_mlp_idx router_hidden_size cca_time0 cca_time1",
+    ),
+    **_keys("text", "recurrent_kv_cache_mode"),
+    **_keys("list", "local_layer_ids"),
+    **_keys("table", "linear_attn_config"),
+    **_keys(
+        "count",
+        "embedding_size input_embedding_size output_embedding_size num_hidden_groups inner_group_num task_type_vocab_size "
+        "max_2d_position_embeddings entity_vocab_size entity_emb_size pronunciation_embed_dim pronunciation_vocab_size "
+        "shape_embed_dim shape_vocab_size q_groups k_groups v_groups post_attention_groups intermediate_groups "
+        "output_groups head_ratio conv_kernel_size num_groups intra_bottleneck_size num_feedforward_networks "
+        "adapter_reduction_factor num_landmarks segment_means_seq_len conv_window prediction_head_size conv_groups "
+        "attention_head_size n_langs embedding_rank block_per_row",
+    ),
+    **_keys("text", "approx_mode cross_attention_shape_for_attention attn_type"),
+    **_keys(
+        "count",
+        "pixel_shuffle_factor prompt_types prompt_length segment_types mem_len num_latents d_latents num_blocks "
+        "num_self_attends_per_block num_self_attention_heads num_cross_attention_heads "
+        "qk_channels v_channels self_attention_widening_factor cross_attention_widening_factor",
+    ),
+    **_keys("list", "block_sizes block_repeats"),
+    **_keys("layers", "num_decoder_layers"),
+    **_keys("flag", "separate_cls truncate_seq pool_q_only use_mems_eval", structural=False),
+    **_keys(
+        "flag",
+        "relative_attention share_att_key talking_head use_task_id enable_pronunciation enable_shape concat_input "
+        "use_entity_aware_attention trigram_input use_bottleneck use_bottleneck_attention key_query_shared_bottleneck "
+        "emb_layer_norm_before adapter_layer_norm is_folding_model asm causal",
+    ),
+    **_keys(
+        "flag",
+        "position_biased_input legacy pre_norm use_lang_emb is_encoder gelu_activation use_expectation",
+        structural=False,
+    ),
+    **_keys("any", "classifier_activation", structural=False),
+    "max_relative_positions": Key("count", inert=(-1,)),
+    "position_buckets": Key("count", inert=(-1,)),
+    "pos_att_type": Key("any"),
+    "norm_rel_ebd": Key("text", inert=("none",)),
+    **_keys("list", "type_vocab_sizes languages attention_windows"),
 }
 
-HARMLESS = re.compile(
-    r".*_token_ids?|.*dropout.*|.*_pdrop|.*layerdrop|transformers_version|architectures|model_type|_name_or_path|name_or_path|"
-    r"(torch_)?dtype|quantization_config|use_cache|initializer_.*|init_std|id2label|label2id|num_labels|output_.*|return_dict.*|"
-    r"pretraining_tp|is_encoder_decoder|auto_map|task_specific_params|classif.*|cache_implementation|router_aux_loss_coef|"
-    r"router_z_loss_coef|router_jitter_noise|aux_loss_alpha|seq_aux|ep_size|gradient_checkpointing|early_stopping|num_beams|"
-    r"max_length|min_length|length_penalty|no_repeat_ngram_size|prefix|suppress_tokens|begin_suppress_tokens|mask_(time|feature)_.*|"
-    r"apply_spec_augment|median_filter_width|use_weighted_layer_sum|summary_.*|forced_.*|pad_.*|n_ctx|onnx_export|"
-    r"normalize_(before|embedding)|add_(final_layer_norm|bias_logits)|static_position_embeddings|tokenizer_class|finetuning_task|"
-    r"problem_type|chunk_size_feed_forward|_.*|force_bos_token_to_be_generated|max_target_positions_unused|n_special|predict_special_tokens|"
-    r"second_expert_policy|batch_prioritized_routing|moe_eval_capacity_token_fraction|moe_token_dropout|"
-    r"normalize_router_prob_before_dropping|router_dtype|router_ignore_padding_tokens|add_router_probs|n_positions_unused|"
-    r"gradient_checkpointing_use_reentrant|save_step|lm_label_smoothing|n_group|topk_group|topk_method|scoring_func|"
-    r"rope_interleave|qk_head_dim|original_max_position_embeddings|reorder_and_upcast_attn|initializer_factor|"
-    r"scale_decoder_outputs|dense_act_fn|is_gated_act|num_attention_layers_unused|decoder_start_token_id|use_bidirectional_attention|"
-    r"rescale_embeddings|sep_token_id|apply_residual_connection_post_layernorm|rotary_emb_base_unused|ffn_hidden_size_unused"
+SYNONYMS = {
+    "num_experts": ("num_local_experts", "n_routed_experts"),
+    "n_shared_experts": ("num_shared_experts",),
+}
+"""Keys that mean the same in all families: configs are saved with either."""
+
+HARMLESS = frozenset(
+    """
+    ignore_index projector_hidden_act image_seq_length image_grid_pinpoints vision_segment_max_frames tokens_per_second
+    _name_or_path add_bias_logits add_final_layer_norm add_router_probs apply_residual_connection_post_layernorm
+    apply_spec_augment architectures auto_map aux_loss_alpha batch_prioritized_routing begin_suppress_tokens
+    cache_implementation chunk_size_feed_forward decoder_start_token_id dense_act_fn dtype early_stopping ep_size
+    finetuning_task force_bos_token_to_be_generated gradient_checkpointing gradient_checkpointing_use_reentrant
+    id2label init_std initializer_factor is_encoder_decoder is_gated_act label2id length_penalty lm_label_smoothing
+    max_length median_filter_width min_length model_type moe_eval_capacity_token_fraction moe_token_dropout n_ctx
+    n_group n_special name_or_path no_repeat_ngram_size normalize_before normalize_embedding
+    normalize_router_prob_before_dropping num_beams num_labels onnx_export original_max_position_embeddings
+    predict_special_tokens prefix pretraining_tp problem_type qk_head_dim quantization_config
+    reorder_and_upcast_attn rescale_embeddings rope_interleave router_aux_loss_coef router_dtype
+    router_ignore_padding_tokens router_jitter_noise router_z_loss_coef save_step scale_decoder_outputs scoring_func
+    second_expert_policy sep_token_id seq_aux static_position_embeddings suppress_tokens task_specific_params
+    tokenizer_class topk_group topk_method torch_dtype transformers_version use_bidirectional_attention use_cache
+    use_weighted_layer_sum
+    aux_loss_coef expert_selection_fn layer_rope_theta moe_routed_scaling_factor shared_expert_combination_strategy
+    embedding_dropout moe_router_enable_shared_expert multi_gate norm_head norm_softmax score_function use_rmsnorm
+    use_rotary_pos_emb attention_value_scale attn_scale attn_temperature_tuning compress_rope_theta embedding_multiplier expert_dtype
+    index_share_for_mtp_iteration moe_router_dtype swa_rope_theta use_gemma_norm enable_moe_fp32_combine floor_scale fmt hc_eps hc_magnitude
+    hc_sinkhorn_iters indexer_rope_interleave initial_context_length input_jitter_noise learnable_sink_init
+    logits_scaling mlp_router_jitter moe_jitter_eps moe_norm_min mtp_loss_scaling_factor mtp_transformer_layers
+    bad_words_ids diversity_penalty do_sample encoder_no_repeat_ngram_size exponential_decay_length_penalty
+    extra_pos_embeddings num_beam_groups num_return_sequences remove_invalid_values repetition_penalty temperature
+    tf_legacy_loss top_k top_p torchscript typical_p use_bfloat16
+    mup_enabled num_mtp_modules qk_norm_type residual_multiplier router_scaling_factor swiglu_alpha
+    swiglu_limit use_mtp use_routing_bias
+    apply_query_key_layer_scaling attention_softmax_in_fp32 attn_implementation attn_impl bias_dropout_fusion clip_qkv
+    dim_model_base embedding_fraction flash_attn flash_rotary fp32_residual_connection full_attn_mod fused_dense
+    inference_runner init_config init_device initializer_cutoff_factor interpolate_factor lambda_std_dev learned_pos_emb
+    logit_scale mlp_type normalization_layer_name rope_freq_constant rope_max_length seq_length mup_base_width norm_type original_rope rope_ratio rotary
+    runner_max_sequence_length scale_attn_weights scale_attention_softmax_in_fp32 scale_depth scale_emb slow_but_exact tokenizer_name
+    torchscript use_dynamic_ntk use_flash_attn use_logn_attn use_mrope validate_runner_input verbose
+    add_out_norm attention_in_multiplier attention_out_multiplier attn_output_gate autocast_kernel_dtype block_dim
+    calc_logits_for_entire_prompt chunk_size chunkwise_kernel conv_use_xavier_init eps
+    final_w_init_variance_scale full_attn_alpha_factor full_attn_beta_factor gate_soft_cap hidden_mamba_act hybrid_layer_ids
+    inference_state_dtype kda_lower_bound kda_safe_gate key_multiplier linear_a_log_max linear_a_log_min
+    linear_allow_neg_eigval linear_attn_alpha_factor linear_attn_beta_factor linear_dt_init_floor linear_dt_max
+    linear_dt_min lm_head_multiplier mamba_act mamba_chunk_size mamba_headdim mamba_hidden_act mamba_norm_before_gate
+    mamba_ssm_cache_dtype mamba_ssm_dtype max_inference_chunksize mixer_rms_eps mlp_alpha_factor mlp_beta_factor
+    mlp_multipliers moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type
+    norm_reduction_force_float32 num_logits_to_keep rescale_every rescale_layer rescale_prenorm_residual residual_in_fp32
+    return_last_states sequence_kernel ssm_in_multiplier ssm_multipliers ssm_out_multiplier step_kernel time_step_floor
+    time_step_init_scheme time_step_limit time_step_max time_step_min time_step_scale use_associative_scan
+    use_mamba_kernels use_mambapy use_mem_eff_path w_init_variance_scale weight_mode z_loss_coefficient
+    """.split()
 )
 """Keys without effect on parameters, cache or FLOPs: training, decoding, bookkeeping."""
+
+HARMLESS_PARTS = ("dropout", "_pdrop", "layerdrop", "_token_id", "_token_index", "spec_augment")
+HARMLESS_STARTS = ("_", "initializer_", "output_", "return_dict", "classif", "mask_time_", "mask_feature_", "summary_", "forced_", "pad_")
+
+
+def harmless(key: str) -> bool:
+    """Return whether a key has no effect on parameters, cache or FLOPs, whatever its value."""
+    return key in HARMLESS or key.startswith(HARMLESS_STARTS) or any(part in key for part in HARMLESS_PARTS)
 
 
 @dataclass
@@ -111,6 +328,8 @@ class Config:
         names: keys that this family calls otherwise (canonical name to its own).
         defaults: what the family takes where a key is missing.
         read: keys that were asked for. defaulted: keys that were missing, and what they took.
+        scope: path of this object in the file ("text_config."). below: configs inside it that were read.
+        notes: what the user should know of how it was read.
     """
 
     values: Mapping[str, Any]
@@ -120,10 +339,13 @@ class Config:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
     defaulted: dict[str, Any] = field(default_factory=dict)
+    scope: str = ""
+    below: list[Config] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def where(self, key: str) -> str:
         """Return file and field, as the file calls it."""
-        return f"{self.source}, {self.spelling(key)}"
+        return f"{self.source}, {self.scope}{self.spelling(key)}"
 
     def spelling(self, key: str) -> str:
         """Return the key as this config calls it."""
@@ -138,14 +360,16 @@ class Config:
         """
         assert key in VOCABULARY, f"{key} is not in the vocabulary"
         own = self.names.get(key, key)
-        self.read |= {own, key}
-        found = [name for name in dict.fromkeys((own, key)) if self.values.get(name) is not None]
-        if len(found) == 2 and self.values[own] != self.values[key]:
-            raise PlanError(
-                f"found {self.values[own]!r}, but {key} says {self.values[key]!r}; both mean the same",
-                where=f"{self.source}, {own}",
-                fix="remove one of them",
-            )
+        names = dict.fromkeys((own, key, *SYNONYMS.get(key, ())))
+        self.read.update(names)
+        found = [name for name in names if self.values.get(name) is not None]
+        for other in found[1:]:
+            if self.values[other] != self.values[found[0]]:
+                raise PlanError(
+                    f"found {self.values[found[0]]!r}, but {other} says {self.values[other]!r}; both mean the same",
+                    where=f"{self.source}, {self.scope}{found[0]}",
+                    fix="remove one of them",
+                )
         if found:
             return self.values[found[0]]
         null = self.spelling(key) in self.values
@@ -199,6 +423,17 @@ class Config:
             )
         return value
 
+    def entry(self, key: str, table: Mapping[str, Any], name: str, default: float = 0.0) -> float:
+        """Return a finite number out of a table that stands under a key, `default` where it is missing or null."""
+        value = table.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+            raise PlanError(
+                f"found {_shown(value)}, a number is needed", where=f"{self.where(key)}.{name}", fix="correct the file"
+            )
+        return value
+
     def text(self, key: str, default: Any = REQUIRED, *, allowed: Sequence[str] = ()) -> Any:
         """Return a text, one of `allowed` where given."""
         value = self.raw(key, default)
@@ -239,6 +474,23 @@ class Config:
                 )
         return list(value)
 
+    def counts(self, key: str, length: int | None = None, *, low: int = 0) -> list[int] | None:
+        """Return a list of whole numbers, with `length` entries where given; None where the key is missing or null."""
+        value = self.raw(key, None)
+        if value is None:
+            return None
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != (length or len(value)):
+            size = f"a list of {length}" if length else "a list of whole numbers"
+            raise PlanError(f"found {_shown(value)}, {size} is needed", where=self.where(key), fix=self._set_hint(key))
+        for index, entry in enumerate(value):
+            if isinstance(entry, bool) or not isinstance(entry, int) or not low <= entry <= LARGEST:
+                raise PlanError(
+                    f"entry {index} is {_shown(entry)}, allowed are whole numbers from {low:,}",
+                    where=self.where(key),
+                    fix=self._set_hint(key),
+                )
+        return list(value)
+
     def heads(self, key: str, width: int) -> int:
         """Return a number of heads that divides a width."""
         heads: int = self.count(key)
@@ -249,6 +501,44 @@ class Config:
                 fix="allowed are its divisors",
             )
         return heads
+
+    def nested(
+        self,
+        key: str | None,
+        family: str,
+        names: Mapping[str, str],
+        defaults: Mapping[str, Any],
+        instead: Mapping[str, Any] | None = None,
+    ) -> Config:
+        """Return a reader of an object inside this config.
+
+        Args:
+            key: where it stands; None: its keys stand among this config's own (Qwen2-VL's first configs).
+            family: model_type that it is read as. names, defaults: of that family.
+            instead: values that replace its own.
+
+        Raises:
+            PlanError: it is no object.
+        """
+        if key is None:
+            inner = Config({**self.values, **(instead or {})}, self.source, family, names, defaults, self.read)
+            inner.scope = self.scope
+        else:
+            self.read.add(key)
+            given = self.values.get(key)
+            if given is not None and not isinstance(given, Mapping):
+                raise PlanError(
+                    f"found {_shown(given)}, an object is needed", where=f"{self.source}, {self.scope}{key}",
+                    fix="correct the file",
+                )  # fmt: skip
+            inner = Config({**(given or {}), **(instead or {})}, self.source, family, names, defaults)
+            inner.scope = f"{self.scope}{key}."
+        self.below.append(inner)
+        return inner
+
+    def readers(self) -> list[Config]:
+        """Return this config and all that were read inside it."""
+        return [self, *(each for inner in self.below for each in inner.readers())]
 
     def ignore(self, *keys: str) -> None:
         """Note that this family knows these keys, and that they have no effect on it."""
@@ -261,7 +551,7 @@ class Config:
         Raises:
             PlanError: one of them changes sizes in another family, and its value is not without effect.
         """
-        left = [key for key in self.values if key not in self.read and not HARMLESS.fullmatch(key)]
+        left = [key for key in self.values if key not in self.read and not harmless(key)]
         for key in left:
             known = VOCABULARY.get(key)
             value = self.values[key]
@@ -269,13 +559,15 @@ class Config:
                 raise PlanError(
                     f"found {_shown(value)}, but the family {self.family!r} doesn't read this key, and it changes sizes "
                     "in others",
-                    where=f"{self.source}, {key}",
-                    fix=f"remove it, or set it to null if it has no effect (--set {key}=null), or choose another family with --assume",
+                    where=f"{self.source}, {self.scope}{key}",
+                    fix=f"remove it, or set it to null if it has no effect (--set {self.scope}{key}=null), or choose another family with --assume",
                 )
-        return [key for key in left if self.values[key] not in (None, False, [], {}, "")]
+        found = [self.scope + key for key in left if self.values[key] not in (None, False, [], {}, "")]
+        inside = (inner.unread() for inner in self.below if inner.read is not self.read)
+        return [*found, *(key for keys in inside for key in keys)]
 
     def _set_hint(self, key: str) -> str:
-        return f"correct the file, or use --set {self.spelling(key)}=VALUE"
+        return f"correct the file, or use --set {self.scope}{self.spelling(key)}=VALUE"
 
 
 def _shown(value: Any) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import profiles
 from planner.engines import Engine
 from planner.errors import PlanError
 from planner.families import FAMILIES, Family, defaults
 from planner.fields import VOCABULARY, Config
+from planner.formats import Checkpoint
 from planner.model import Model
 from planner.topology import Request
 
@@ -32,20 +31,21 @@ SHAPES = (
 """Keys that give away a family where a config has no model_type, first match first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A config as found: its values, what to call it in messages, and the model's name."""
+class Source(NamedTuple):
+    """A config as found: its values, what to call it in messages, the model's name, and the weights beside it."""
 
     values: Mapping[str, Any]
     label: str
     name: str
+    checkpoint: Checkpoint | None = None
 
 
 def find(config: str | Path | Mapping[str, Any]) -> Source:
     """Read a config from where it is.
 
     Args:
-        config: an existing file or a folder with a config.json; else a bundled name, with or without ".json"; or a dict.
+        config: an existing config.json, params.json or .gguf file, or a folder that holds one; hf:ORG/NAME; else a bundled
+            name, with or without ".json"; or a dict.
 
     Raises:
         PlanError: there is nothing of that name, or it isn't a JSON object.
@@ -54,16 +54,21 @@ def find(config: str | Path | Mapping[str, Any]) -> Source:
         return _unwrap(config, "config", str(config.get("_name_or_path") or config.get("model_type") or "config"))
     if not isinstance(config, str | Path):
         raise PlanError(f"found {type(config).__name__}, a path, a name or a dict is needed", where="config")
+    if str(config).startswith("hf:"):
+        from planner.formats.hub import fetch  # noqa: PLC0415
+
+        name = str(config).removeprefix("hf:")
+        return _unwrap(_parse(fetch(name)), str(config), name.rpartition("/")[2])
     path = Path(config).expanduser()
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise PlanError("the folder holds no config.json", where=str(config), fix="name the file itself")
-        path /= "config.json"
+        return _folder(path, str(config))
     if path.is_file():
-        return _unwrap(_parse(path), str(config), path.parent.name if path.name == "config.json" else path.stem)
+        return _file(path, str(config))
     name = str(config).removesuffix(".json").lower()
     bundled = profiles.model(name)
     if bundled is None:
+        from difflib import get_close_matches  # noqa: PLC0415
+
         near = get_close_matches(name, profiles.model_names(), n=3, cutoff=0.4)
         hint = f"; near bundled names: {', '.join(near)}" if near else ""
         raise PlanError(
@@ -72,6 +77,33 @@ def find(config: str | Path | Mapping[str, Any]) -> Source:
             fix="give the path of a config.json, or a name that `plan models` lists",
         )
     return _unwrap(bundled, f"{name}.json", name)
+
+
+CONFIG_FILES = ("config.json", "params.json")
+
+
+def _folder(folder: Path, label: str) -> Source:
+    """Read the config that a folder holds, and the headers of the weights beside it."""
+    file = next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
+    if file:
+        from planner.formats.safetensors import headers  # noqa: PLC0415
+
+        return _unwrap(_parse(file), f"{label}/{file.name}", folder.name)._replace(checkpoint=headers(folder))
+    models = sorted(folder.glob("*.gguf"))
+    if len(models) == 1:
+        return _file(models[0], str(models[0]))
+    found = f"{len(models)} .gguf files" if models else "none of config.json, params.json and a .gguf file"
+    raise PlanError(f"the folder holds {found}", where=label, fix="name the file itself")
+
+
+def _file(path: Path, label: str) -> Source:
+    """Read a config.json, params.json or .gguf file."""
+    if path.suffix == ".gguf":
+        from planner.formats.gguf import read  # noqa: PLC0415
+
+        config, checkpoint = read(path)
+        return Source(config, label, path.stem, checkpoint)
+    return _unwrap(_parse(path), label, path.absolute().parent.name if path.name in CONFIG_FILES else path.stem)
 
 
 def _parse(path: Path) -> Any:
@@ -106,7 +138,9 @@ def _unwrap(value: Any, label: str, name: str) -> Source:
         raise PlanError(f"holds {type(value).__name__}, an object with a config's keys is needed", where=label)
     if isinstance(value.get("config"), Mapping) and "source" in value:
         return Source(value["config"], label, str(value.get("name", name)))
-    return Source(value, label, name)
+    from planner.formats.params import is_params, translate  # noqa: PLC0415
+
+    return Source(translate(value, label) if is_params(value) else value, label, name)
 
 
 def describe(
@@ -136,11 +170,11 @@ def describe(
     family, notes = _family(values, source.label, assume)
     row = FAMILIES[family]
     architecture = _architecture(values, source.label, row)
-    head = not architecture.endswith("Model") or architecture.endswith("LMHeadModel")
+    head = architecture == row.architecture or not architecture.endswith("Model") or architecture.endswith("LMHeadModel")
     known = defaults(family)
     reader = Config(values, source.label, family, {**known["names"], **row.names}, known["defaults"])
-    anatomy = row.build(reader, Request(engine, mtp, head), **row.traits)
-    reader.ignore(*row.ignores)
+    anatomy = row.build(reader, Request(engine, mtp, head, architecture), **row.traits)
+    reader.ignore(*row.ignores, *(() if head else ("tie_word_embeddings",)))
     unread = reader.unread()
     if unread and strict:
         raise PlanError(
@@ -148,7 +182,12 @@ def describe(
             where=f"{source.label}, --strict",
             fix="remove the keys, or leave --strict out",
         )
-    taken = {k: v for k, v in reader.defaulted.items() if v not in (False, 0, None) and _matters(k, reader.names)}
+    taken = {
+        each.scope + k: v
+        for each in reader.readers()
+        for k, v in each.defaulted.items()
+        if v not in (False, 0, None) and _matters(k, each.names)
+    }
     if taken:
         listed = ", ".join(f"{key} = {value}" for key, value in sorted(taken.items()))
         notes.append(f"missing keys took the defaults of {family}: {listed}")
@@ -156,19 +195,31 @@ def describe(
         notes.append(f"keys that nothing read: {', '.join(sorted(unread))}")
     if not head:
         notes.append(f"{architecture} has no language-model head; none is counted")
+    if architecture not in (values.get("architectures") or [architecture]):
+        notes.append(f"ASSUMED: {values['architectures'][0]} is no known class of {family}; counted as {architecture}")
     if engine.note:
         notes.append(engine.note)
-    quantization = values.get("quantization_config") or values.get("compression_config")
+    notes += [note for each in reader.readers() for note in each.notes]
+    given = values.get("text_config")
+    inner: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    quantization = (
+        values.get("quantization_config") or values.get("compression_config") or inner.get("quantization_config")
+    )
     if quantization is not None and not isinstance(quantization, Mapping):
         raise PlanError("an object is needed", where=f"{source.label}, quantization_config", fix="correct the file")
-    dtype = values.get("dtype") or values.get("torch_dtype")
+    if quantization is not None and values.get("expert_dtype") is not None:
+        quantization = {"expert_dtype": values["expert_dtype"], **quantization}
+    dtype = next((part[key] for part in (values, inner) for key in ("dtype", "torch_dtype") if part.get(key)), None)
     if dtype is not None and not isinstance(dtype, str):
         raise PlanError(
             f"found {dtype!r}, a text is needed", where=f"{source.label}, torch_dtype", fix="correct the file"
         )
+    states = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype", "inference_state_dtype")
+    state = next((str(part[key]) for part in (values, inner) for key in states if part.get(key)), None)
     return Model(
         source.name, family, architecture, anatomy.kind, anatomy.stacks, engine, anatomy.positions, anatomy.learned_positions,
         anatomy.source_positions, anatomy.source_fixed, dtype, quantization, (*notes, *anatomy.notes), source.label,
+        anatomy.inputs, source.checkpoint, state, anatomy.source_learned,
     )  # fmt: skip
 
 
@@ -237,11 +288,13 @@ def _family(values: Mapping[str, Any], label: str, assume: str | None) -> tuple[
 
 
 def _near(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415
+
     near = get_close_matches(name, FAMILIES, n=3, cutoff=0.4)
     return f"; nearest: {', '.join(near)}" if near else ""
 
 
-CLASS_ENDINGS = ("ForConditionalGeneration", "ForCausalLM", "ForMaskedLM", "ForPreTraining", "LMHeadModel", "Model")
+CLASS_ENDINGS = ("ForConditionalGeneration", "ForCausalLM", "ForMaskedLM", "ForPreTraining", "WithLMHeadModel", "LMHeadModel", "MTModel", "Model")
 
 
 def _stem(architecture: str) -> str:
@@ -263,6 +316,8 @@ def _architecture(values: Mapping[str, Any], label: str, row: Family) -> str:
         )
     name = str(given[0])
     stem = _stem(row.architecture)
+    if name in row.classes:
+        return name
     if name != row.architecture and name.startswith(stem) and name != f"{stem}Model":
         raise PlanError(
             f"the class {name} isn't modelled; allowed are {row.architecture} and {stem}Model",

@@ -6,9 +6,8 @@ steps are closed forms (`Pass.phase` "decode" and "recompute"), so that a millio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.count import tetrahedron
 from planner.engines import Engine
@@ -17,8 +16,7 @@ from planner.model import Model, whole
 from planner.workload import Pass, Workload
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(NamedTuple):
     """The cost of G steps after a prompt of P tokens.
 
     Attributes:

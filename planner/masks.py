@@ -23,6 +23,12 @@ class Mask:
         block: b; BigBird's blocks: first and last block global, three blocks of window, `random_blocks` more.
         random_blocks: r; random key blocks of each query block. BigBird draws them outside the window and the global
             blocks, so their number of pairs doesn't depend on the draw.
+        first_chunk: positions of a first, shorter chunk, 0: it is as long as the others (Pegasus-X, both ways only).
+        relayed: further rows that see all tokens reach every token (LongT5).
+        ahead: keys after the query are less than this many positions away, where that isn't W (both ways only).
+        chosen: k; of all keys so far an indexer chooses k, in blocks of `grain` that end at multiples of it (the query's
+            own block among them), so that k - grain + (its place in its block) are scored (DeepSeek-V3.2, MiniMax-M3).
+        grain: g; divides k.
     """
 
     causal: bool = True
@@ -30,6 +36,11 @@ class Mask:
     chunk: int | None = None
     block: int | None = None
     random_blocks: int = 0
+    first_chunk: int = 0
+    relayed: bool = False
+    chosen: int | None = None
+    grain: int = 1
+    ahead: int | None = None
 
     def pairs(self, p: Pass) -> Number:
         """Return the query-key pairs that one head of one sequence scores in this pass, exactly."""
@@ -45,14 +56,19 @@ class Mask:
     @property
     def reach(self) -> int | None:
         """Further tokens that one layer draws on, both sides together; None: all there are."""
-        if self.window is None or self.block is not None:
+        if self.window is None or self.block is not None or self.relayed:
             return None
+        if self.ahead is not None:
+            return self.window - 1 + max(self.ahead - 1, 0)
         return (1 if self.causal else 2) * (self.window - 1)
 
     def _causal(self, n: Number) -> Number:
         """Pairs of the first n queries."""
         if self.chunk is not None:
             return (n // self.chunk) * triangle(self.chunk) + triangle(n % self.chunk)
+        if (k := self.chosen) is not None:
+            ramp, g = least(n, k), self.grain
+            return triangle(ramp) + (n - ramp) * (k - g) + (n - ramp) // g * triangle(g) + triangle((n - ramp) % g)
         return n + _behind(n, self.window)
 
     def _causal_summed(self, n: Number) -> Number:
@@ -61,6 +77,11 @@ class Mask:
             full, rest = n // c, n % c
             whole = c * triangle(c) * triangle(full - 1) + full * tetrahedron(c - 1)
             return whole + (rest + 1) * full * triangle(c) + tetrahedron(rest)
+        if (k := self.chosen) is not None:
+            g, ramp, flat = self.grain, least(n, k), most(n - k, n * 0)
+            full, rest = flat // g, flat % g
+            own = triangle(g) * (g * triangle(full - 1) + full * (rest + 1)) + full * tetrahedron(g - 1) + tetrahedron(rest)
+            return tetrahedron(ramp) + flat * triangle(k) + triangle(flat) * (k - g) + own
         if (w := self.window) is None:
             return tetrahedron(n)
         ramp, flat = least(n, w), most(n - w, n * 0)
@@ -70,14 +91,22 @@ class Mask:
         """Pairs with a later key inside the first `prefix` tokens, which see each other both ways."""
         if (c := self.chunk) is not None:
             return (prefix // c) * triangle(c - 1) + triangle(prefix % c - 1)
+        if (k := self.chosen) is not None:
+            return prefix * least(prefix, k) - self._causal(prefix)
         return _behind(prefix, self.window)
 
     def _two_way(self, n: Number, global_tokens: Number) -> Number:
         """Pairs of n tokens that see each other both ways."""
         if (b := self.block) is not None:
             return self._blocks(n, b)
+        if (c := self.chunk) is not None:
+            first = least(n, self.first_chunk)
+            rest = n - first
+            return first * first + (rest // c) * c * c + (rest % c) * (rest % c)
         if self.window is None:
             return n * n
+        if self.ahead is not None:
+            return n + _behind(n, self.window) + _behind(n, max(self.ahead, 1))
         outside = most(n - self.window, n * 0)  # keys a corner query can't see
         reached = least(global_tokens, outside)  # one more row and one more column for each global token
         return n + 2 * _behind(n, self.window) + 2 * (reached * outside - triangle(reached - 1))

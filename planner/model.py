@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from planner.blocks import Attend, Block, Cache, Core, Leaf, MixtureOfExperts, Norm, Work, checkpoint_name
 from planner.count import Number
 from planner.engines import Engine
+from planner.formats import Checkpoint
 from planner.masks import Mask
 from planner.workload import Feed, Pass
 
@@ -98,16 +99,19 @@ class Stack:
     """Layers that one stream of rows passes through, and what stands before and after them.
 
     Attributes:
-        name: "decoder" or "encoder".
+        name: "decoder" or "encoder"; of a multimodal model's towers "vision" and "audio".
         front: tables and front ends.
         runs: runs of equal layers, in order.
         back: final norm and head.
+        scope: path above its tensors in checkpoints, None: the usual one. list: what the layers are called there.
     """
 
-    name: Literal["decoder", "encoder"]
+    name: Literal["decoder", "encoder", "vision", "audio"]
     front: tuple[Block, ...]
     runs: tuple[Run, ...]
     back: tuple[Block, ...] = ()
+    scope: str | None = None
+    list: str = "layers"
 
     @property
     def depth(self) -> int:
@@ -146,7 +150,7 @@ class Stack:
             core.mask
             for run in self.runs
             for core in run.layer.cores * (run.count * run.repeats)
-            if isinstance(core, Attend) and not core.cross
+            if hasattr(core, "mask") and not getattr(core, "cross", False)
         )
 
     @cached_property
@@ -156,6 +160,8 @@ class Stack:
         for count, repeats, leaf in self.leaves():
             if leaf.work:
                 sums[leaf.work, leaf.feeds] += count * repeats * leaf.flops_per_row
+                if leaf.further:
+                    sums[leaf.work, "sequence"] += count * repeats * leaf.flops_per_sequence
         return dict(sums)
 
     @cached_property
@@ -164,7 +170,9 @@ class Stack:
         sums: Counter[Feed] = Counter()
         for count, repeats, leaf in self.leaves():
             if leaf.work:
-                sums[leaf.feeds] += count * repeats * leaf.rate * (leaf.n_in + leaf.visited * leaf.n_out)
+                sums[leaf.feeds] += int(count * repeats * leaf.rate * (leaf.n_in + leaf.visited * leaf.n_out))
+                if leaf.further:
+                    sums["sequence"] += int(count * repeats * leaf.further * (leaf.n_in + leaf.visited * leaf.n_out))
         return dict(sums)
 
     @cached_property
@@ -204,6 +212,24 @@ class Stack:
         return by_work
 
 
+class Input(NamedTuple):
+    """Images or sound that a tower turns into tokens of the decoder.
+
+    Attributes:
+        stack: of the tower, "vision" or "audio".
+        rows: that enter the tower's layers for one image, or one window of sound; None: the config doesn't say.
+        tokens: that they add to the decoder's prompt; None: the config doesn't say.
+        seconds: of sound in a window.
+        lacking: what the config doesn't say.
+    """
+
+    stack: Literal["vision", "audio"]
+    rows: int | None = None
+    tokens: int | None = None
+    seconds: int = 30
+    lacking: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A leaf and where it stands.
@@ -224,8 +250,7 @@ class Place:
     owner: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StackTally:
+class StackTally(NamedTuple):
     """Parameters of one stack that no stack before it owns.
 
     Attributes:
@@ -249,8 +274,7 @@ class StackTally:
         return self.total - self.routed + self.active_routed
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(NamedTuple):
     """Parameters of a model, counted once: tied and shared tensors at their first owner."""
 
     stacks: dict[str, StackTally]
@@ -311,8 +335,11 @@ class Model:
         source_positions: of the encoder; source_fixed: it always has that many.
         dtype: of the checkpoint.
         quantization: the config's quantization_config, as found.
-        engine: whose rules the description follows.
+        engine: whose rules the description follows. checkpoint: tensors of the weights beside the config, if there are any.
         notes: assumptions that the user should know. source: file or name, for messages.
+        inputs: what else than text it takes.
+        source_learned: whether the encoder's positions are a table's rows, None: as the decoder's.
+        state_dtype: that the config asks for, of recurrent states.
     """
 
     name: str
@@ -329,6 +356,10 @@ class Model:
     quantization: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     source: str = ""
+    inputs: tuple[Input, ...] = ()
+    checkpoint: Checkpoint | None = None
+    state_dtype: str | None = None
+    source_learned: bool | None = None
 
     def stack(self, name: str) -> Stack | None:
         """Return the stack of that name, if the model has one."""
@@ -341,8 +372,8 @@ class Model:
 
     @property
     def depth(self) -> int:
-        """Layers that are executed, over all stacks."""
-        return sum(stack.depth for stack in self.stacks)
+        """Layers that are executed, over all stacks but towers."""
+        return sum(stack.depth for stack in self.stacks if stack.name not in {"vision", "audio"})
 
     @cached_property
     def has_global_tokens(self) -> bool:
@@ -357,7 +388,7 @@ class Model:
     @cached_property
     def receptive_field_tokens(self) -> int | None:
         """How far back (and forth) a token draws on others through all layers; None: as far as there are tokens."""
-        masks = [mask for stack in self.stacks for mask in stack.masks]
+        masks = [mask for stack in self.stacks if stack.name not in {"vision", "audio"} for mask in stack.masks]
         if any(mask.reach is None for mask in masks):
             return None
         return 1 + sum(mask.reach for mask in masks if mask.reach is not None)
@@ -375,13 +406,13 @@ class Model:
 
         for stack in self.stacks:
             only = self.kind != "encoder-decoder" and stack.name in {"decoder", "encoder"}
-            scope = "model." if only else f"model.{stack.name}."
+            scope = ("model." if only else f"model.{stack.name}.") if stack.scope is None else stack.scope
             for name, leaf in stack.named:
                 put(leaf, stack, name if leaf.part == "head" else scope + name)
             first = 0
             for run in stack.runs:
                 for name, leaf in run.layer.named:
-                    put(leaf, stack, f"{scope}layers.*.{name}", first, run.count, run.repeats)
+                    put(leaf, stack, f"{scope}{stack.list}.*.{name}", first, run.count, run.repeats)
                 first += run.count
         return tuple(found)
 

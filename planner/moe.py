@@ -5,10 +5,11 @@ Letters: E experts, k experts of a token, R rows of a pass.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import exp, expm1, floor, lgamma, log, log1p, sqrt
 
 
-def distinct_experts(experts: int, top_k: int, rows: int) -> float:
+def distinct_experts(experts: int, top_k: int | Fraction, rows: int) -> float:
     """Return the expected number of distinct experts that R rows visit: E (1 - (1 - k/E)^R)."""
     if top_k == experts or rows == 0:
         return float(experts * bool(rows))

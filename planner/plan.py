@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from fractions import Fraction
+from math import lcm
+from typing import Any, NamedTuple
 
 from planner.engines import Engine
 from planner.generation import generation
-from planner.model import Model, Stack
+from planner.model import Model, Stack, whole
 from planner.moe import distinct_experts, dropped_share, expert_capacity
 from planner.precision import Precision, element_bits, weight_bytes
 from planner.traffic import pass_traffic
@@ -17,8 +18,7 @@ SCHEMA = 1
 """Number of the JSON's layout; a renamed or removed key raises it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """The sections of the JSON (CONTRACT in docs/json.md); counts are exact ints.
 
     Attributes:
@@ -30,6 +30,7 @@ class Plan:
         traffic: bytes moved and FLOPs per byte of each phase.
         memory, latency: None without hardware.
         basis: how each figure that is not a count came about.
+        checkpoint: whether the weights beside the config agree; None where there are none.
     """
 
     schema: int
@@ -46,10 +47,11 @@ class Plan:
     memory: dict[str, Any] | None
     latency: dict[str, Any] | None
     basis: dict[str, Any]
+    checkpoint: dict[str, Any] | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON as nested dicts."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return self._asdict()
 
 
 def make_plan(model: Model, work: Workload, precision: Precision, notes: list[str]) -> Plan:
@@ -69,7 +71,7 @@ def make_plan(model: Model, work: Workload, precision: Precision, notes: list[st
             "receptive_field_tokens": model.receptive_field_tokens,
             "notes": [*model.notes, *precision.notes, *notes],
         },
-        {f: getattr(work, f) for f in work.__slots__} | {"context": work.context, "engine": engine.name},
+        work._asdict() | {"context": work.context, "engine": engine.name},
         {
             "activations": precision.activations,
             "weights": precision.weights,
@@ -86,7 +88,17 @@ def make_plan(model: Model, work: Workload, precision: Precision, notes: list[st
         None,
         None,
         basis,
+        _checkpoint(model),
     )
+
+
+def _checkpoint(model: Model) -> dict[str, Any] | None:
+    """Return whether the weights beside the config agree with the plan."""
+    if model.checkpoint is None:
+        return None
+    from planner.checkpoint import compared  # noqa: PLC0415
+
+    return compared(model, model.checkpoint)
 
 
 def _params(model: Model) -> dict[str, Any]:
@@ -116,30 +128,37 @@ def _cache(model: Model, work: Workload, precision: Precision, engine: Engine) -
     }
     parts = {"self": 0, "cross": 0, "state": 0}
     layers: list[int] = []
-    per_token = 0.0
+    per_token = Fraction(0)
+    step = lcm(*(cache.stride for cache in decoder.caches)) if decoder else 1
     for run in decoder.runs if decoder else ():
         slot = 0
-        for cache in run.layer.caches:
+        owned = [cache for cache in run.layer.caches if cache.owner]
+        for cache in owned:
             tokens = work.source if cache.kind == "cross" else work.context
             stored = _whole_bytes(work.batch * cache.elements(tokens, engine), bits[cache.kind])
             parts[cache.kind] += stored * run.count * run.repeats
             slot += stored
             if cache.kind != "cross":
-                grown = cache.elements(tokens + 1, engine) - cache.elements(tokens, engine)
-                per_token += float(grown * bits[cache.kind] / 8) * run.count * run.repeats
-        if run.layer.caches:
+                grown = cache.elements(tokens + step, engine) - cache.elements(tokens, engine)
+                per_token += grown * Fraction(bits[cache.kind]) / 8 / step * run.count * run.repeats
+        if owned:
             layers += [slot] * (run.count * run.repeats)
-    rounded = int(per_token) if per_token.is_integer() else per_token
-    return {"bytes": sum(parts.values()), "bytes_per_token": rounded, "parts": parts, "layers": layers}
+    return {"bytes": sum(parts.values()), "bytes_per_token": whole(per_token), "parts": parts, "layers": layers}
 
 
 def _whole_bytes(elements: int, bits: Any) -> int:
     return int(-(-elements * bits // 8))
 
 
+def _prefill(model: Model, work: Workload) -> list[tuple[Stack, Pass]]:
+    """Every stack's share of the pass over the prompts; towers run only where there are images or sound."""
+    passes = ((stack, work.prefill(stack.name)) for stack in model.stacks)
+    return [(stack, p) for stack, p in passes if p.batch]
+
+
 def _flops(model: Model, work: Workload, engine: Engine) -> dict[str, Any]:
     """Exact pairs with the head on the last position, and as a tracer would count."""
-    passes = [(stack, work.prefill(stack.name)) for stack in model.stacks]
+    passes = _prefill(model, work)
     decoder = model.stack("decoder")
     return {
         "prefill": _phase(passes, engine),
@@ -180,7 +199,7 @@ def _moe(model: Model, work: Workload, basis: dict[str, Any]) -> dict[str, Any] 
             entry = found[stack.name] = {
                 "experts": e,
                 "top_k": k,
-                "distinct_experts": {phase: distinct_experts(e, k, n) for phase, n in rows.items()},
+                "distinct_experts": {phase: distinct_experts(e, mixture.visits, n) for phase, n in rows.items()},
             }
             for phase in rows:
                 basis[f"{path}.distinct_experts.{phase}"] = _formula("E (1 - (1 - k/E)^R), tokens choosing evenly")
@@ -201,7 +220,7 @@ def _traffic(
     model: Model, work: Workload, precision: Precision, flops: dict[str, Any], basis: dict[str, Any]
 ) -> dict[str, Any]:
     """Bytes between memory and processor after ideal fusion, and FLOPs per byte."""
-    phases = {"prefill": [(stack, work.prefill(stack.name)) for stack in model.stacks]}
+    phases = {"prefill": _prefill(model, work)}
     if decoder := model.stack("decoder"):
         phases["decode"] = [(decoder, work.decode())]
     found = {}

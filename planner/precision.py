@@ -7,24 +7,25 @@ and the config's quantization_config; `weight_bytes` sums over the leaves.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from planner.blocks import Work
 from planner.errors import PlanError
-from planner.llama_quantize import choices
 from planner.model import Model, Place, Stack
-from planner.quantization import Scheme, block_format_name, compiled, read
+
+if TYPE_CHECKING:
+    from planner.quantization import Patterns
 
 PRODUCTS: frozenset[Work] = frozenset({"linear", "experts"})
 """What quantisers take: projections and experts. Tables, heads, routers, norms, biases and convolutions keep their width."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """How a matrix [n_in, n_out] is stored.
 
     A last group that isn't full has scales of its own (ceil); tools that refuse such shapes are named in `source`.
@@ -128,6 +129,11 @@ def _integer(kind: str, bits: int, group: int | None, *, zero: bool = False, act
     )  # fmt: skip
 
 
+def block_format_name(rows: int, columns: int) -> str:
+    """Return the name of the fp8 format with blocks of this size."""
+    return "fp8-block" if rows == columns == 128 else f"fp8-block-{rows}x{columns}"
+
+
 def _fp8_block(rows: int, columns: int) -> Format:
     text = f"8-bit floats, an fp32 scale for each block of {rows} x {columns}"
     source = (
@@ -162,6 +168,8 @@ FORMATS: dict[str, Format] = {
                matrix_bits=32, source="modelopt NVFP4 (weight_scale, weight_scale_2); activation scales not counted"),
         Format("mxfp4", "4-bit floats, an 8-bit power of two for 32 inputs", 4, 32, scale_bits=8,
                source="OCP Microscaling v1.0; gpt-oss blocks and scales"),
+        Format("mxfp8", "8-bit floats, an 8-bit power of two for 32 inputs", 8, 32, scale_bits=8,
+               source="OCP Microscaling v1.0; modelopt MXFP8 and compressed-tensors: weight_scale uint8 [n_out, n_in / 32]"),
         _integer("awq", 4, 128, zero=True),
         _integer("gptq", 4, 128, zero=True),
         _integer("gptq", 4, 128, zero=True, act=True),
@@ -183,8 +191,8 @@ FORMATS: dict[str, Format] = {
 }  # fmt: skip
 """Weight formats by name. AWQ, GPTQ, compressed-tensors ("ct") and fp8 blocks of other sizes: see `format_named`."""
 
-INTEGERS = re.compile(r"(awq|gptq|ct)-int([1-8])-(?:g([1-9]\d{0,4})|channel)(-zp)?(-act)?")
-BLOCKS = re.compile(r"fp8-block-([1-9]\d{0,4})x([1-9]\d{0,4})")
+INTEGERS = r"(awq|gptq|ct)-int([1-8])-(?:g([1-9]\d{0,4})|channel)(-zp)?(-act)?"
+BLOCKS = r"fp8-block-([1-9]\d{0,4})x([1-9]\d{0,4})"
 SHORT = {
     "int4": "ct-int4-g128",
     "awq": "awq-int4-g128",
@@ -232,13 +240,13 @@ def element_bits(dtype: str) -> Fraction:
 
 @lru_cache(maxsize=64)
 def _parsed(name: str) -> Format | None:
-    if match := INTEGERS.fullmatch(name):
+    if match := re.fullmatch(INTEGERS, name):
         kind, bits, group, zero, act = match.groups()
         if (kind == "ct" or not zero) and (kind != "awq" or not act):
             return _integer(
                 kind, int(bits), int(group) if group else None, zero=kind != "ct" or bool(zero), act=bool(act)
             )
-    if match := BLOCKS.fullmatch(name):
+    if match := re.fullmatch(BLOCKS, name):
         return _fp8_block(int(match[1]), int(match[2]))
     return None
 
@@ -269,15 +277,44 @@ def format_named(name: str, where: str = "--weights") -> Format:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Precision:
+Rule: TypeAlias = tuple[tuple[str, ...], str]
+"""Patterns of modules (see `quantization.Patterns`), and the name of their format; "" is their own width."""
+
+
+class Scheme(NamedTuple):
+    """A config's quantisation.
+
+    Attributes:
+        weights: format of all modules that no rule names; "" where they keep their own width.
+        skips: patterns of modules left out. cache: its dtype. notes: what was assumed.
+        experts: routed experts' own format. rules: of modules with other formats; the first that names one holds.
+    """
+
+    weights: str
+    skips: tuple[str, ...] = ()
+    cache: str | None = None
+    notes: tuple[str, ...] = ()
+    experts: str | None = None
+    rules: tuple[Rule, ...] = ()
+
+    def title(self, own: str) -> str:
+        """Return the name to show: the format, or "mixed: " and all of them, narrow ones first."""
+        names = {name for name in (self.weights, *(name for _, name in self.rules)) if name} - {own} or {own}
+        listed = sorted(names, key=lambda name: (format_named(name).bits, name))
+        return listed[0] if len(listed) == 1 else f"mixed: {', '.join(listed)}"
+
+
+class Precision(NamedTuple):
     """The widths that a plan uses.
 
     Attributes:
-        activations, cache, state: dtypes (`DTYPES`). weights: name of a `Format`.
+        activations, cache, state: dtypes (`DTYPES`). weights: name of a `Format`, or "mixed: " and several.
         own: width of tensors that the format leaves alone.
-        skips: patterns of modules that stay unquantised, see `quantization.Skips`.
+        skips: patterns of modules that stay unquantised, see `quantization.Patterns`.
         notes: what was assumed.
+        experts: format of routed experts, where it isn't that of the other weights (DeepSeek-V4).
+        rules: formats that differ by module; the first that names one holds.
+        default: format of modules that no rule names; None: `weights`.
     """
 
     activations: str
@@ -287,6 +324,14 @@ class Precision:
     own: str
     skips: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    experts: str | None = None
+    rules: tuple[Rule, ...] = ()
+    default: str | None = None
+
+    @property
+    def base(self) -> str:
+        """Return the name of the format of modules that no rule names."""
+        return self.default or self.weights
 
 
 def resolve(
@@ -321,25 +366,38 @@ def resolve(
             f"--dtype {activations} is that of activations; tensors that aren't quantised and the cache stay {own}"
         )
     scheme = _scheme(model, weights, notes) or Scheme(own)
-    chosen = format_named(weights).name if weights else scheme.weights
-    if chosen == scheme.weights:
+    theirs = scheme.title(own)
+    chosen = theirs if not weights or str(weights).lower() == theirs else format_named(weights).name
+    if chosen == theirs:
         notes += scheme.notes
-    elif not _is_plain(scheme.weights):
-        notes.append(f"--weights {chosen} replaces the config's {scheme.weights} and its list of unquantised modules")
-    skips = scheme.skips if chosen == scheme.weights else ()
+    elif not _is_plain(theirs):
+        lists = "its list of unquantised modules" if not scheme.rules else "its lists of modules: one format for all"
+        notes.append(f"--weights {chosen} replaces the config's {theirs} and {lists}")
+    skips = scheme.skips if chosen == theirs else ()
+    experts = scheme.experts if chosen == theirs else None
+    rules = scheme.rules if chosen == theirs else ()
     if str(weights).lower() in SHORT:
         notes.append(f"--weights {weights} is read as {chosen}")
-    if format_named(chosen).mixture:
+    if not rules and format_named(chosen).mixture:
         notes.append(
             f"{chosen}: llama-quantize's choice of blocks, no importance matrix; a file's metadata isn't counted"
         )
-    compiled(skips, f"{model.source}, quantization_config")
+    for patterns in (skips, *(patterns for patterns, _ in rules)):
+        if patterns:
+            _check(patterns, f"{model.source}, quantization_config")
     cache = canonical(cache_dtype, "--cache-dtype") if cache_dtype else scheme.cache or own
     if scheme.cache and not cache_dtype:
         notes.append(f"the config's cache scheme stores rows in {cache}")
-    state = canonical(state_dtype, "--state-dtype") if state_dtype else "fp32"
+    if state_dtype:
+        state = canonical(state_dtype, "--state-dtype")
+    else:
+        state = canonical(model.state_dtype or "fp32", f"{model.source}, mamba_ssm_dtype")
     own = chosen if _is_plain(chosen) else own
-    return Precision(activations, chosen, cache, state, own, skips, tuple(dict.fromkeys(notes)))
+    default = (scheme.weights or own) if rules else None
+    found = Precision(activations, chosen, cache, state, own, skips, (), experts, rules, default)
+    if rules:
+        notes += _rule_notes(model, found)
+    return found._replace(notes=tuple(dict.fromkeys(notes)))
 
 
 def _is_plain(name: str) -> bool:
@@ -364,6 +422,8 @@ def _scheme(model: Model, weights: str | None, notes: list[str]) -> Scheme | Non
     """Return the config's quantisation, None where it has none; what the user replaces needn't be understood."""
     if not model.quantization:
         return None
+    from planner.quantization import read  # noqa: PLC0415
+
     try:
         return read(model.quantization, f"{model.source}, quantization_config")
     except PlanError:
@@ -373,8 +433,7 @@ def _scheme(model: Model, weights: str | None, notes: list[str]) -> Scheme | Non
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Tensors:
+class Tensors(NamedTuple):
     """Equal tensors of a run of layers, in one format.
 
     Attributes:
@@ -383,7 +442,7 @@ class Tensors:
     """
 
     place: Place
-    count: int
+    count: int  # type: ignore[assignment]  # not the method that tuples have
     format: str
     matrix_bytes: int
     bias_bytes: int
@@ -401,9 +460,14 @@ class Tensors:
 
 def stored(model: Model, precision: Precision) -> Iterator[Tensors]:
     """Yield all stored tensors with their formats; `weight_bytes` is the sum."""
-    chosen = format_named(precision.weights)
-    pick = choices(model, chosen.mixture) if chosen.mixture else _by_role(model, precision, chosen)
-    own = "fp32" if chosen.mixture else chosen.name if chosen.plain else precision.own
+    chosen = format_named(precision.base)
+    if chosen.mixture:
+        from planner.llama_quantize import choices  # noqa: PLC0415
+
+        pick = choices(model, chosen.mixture)
+    else:
+        pick = _by_role(model, precision, chosen)
+    own = "fp32" if chosen.mixture else precision.own
     for place, count, name in pick:
         leaf = place.leaf
         shape = (leaf.n_out, leaf.n_in) if leaf.part == "embedding" else (leaf.n_in, leaf.n_out)
@@ -411,31 +475,103 @@ def stored(model: Model, precision: Precision) -> Iterator[Tensors]:
         yield Tensors(place, count, name, leaf.copies * format_named(name).matrix_bytes(*shape), bias)
 
 
+def _check(patterns: tuple[str, ...], where: str) -> None:
+    from planner.quantization import check  # noqa: PLC0415
+
+    check(patterns, where)
+
+
+def _compiled(patterns: tuple[str, ...]) -> Patterns:
+    from planner.quantization import compiled  # noqa: PLC0415
+
+    return compiled(patterns)
+
+
+BY_NAME: frozenset[Work] = PRODUCTS | {"head", "router"}
+"""What a rule can quantise that names it; the class Linear, and formats of all, take `PRODUCTS`."""
+
+
+def _nameable(place: Place) -> bool:
+    """Return whether a rule can give this matrix a format."""
+    leaf = place.leaf
+    return leaf.work in BY_NAME and not leaf.own_dtype and 1 not in {leaf.n_in, leaf.n_out} and place.owner
+
+
 def _by_role(model: Model, precision: Precision, chosen: Format) -> Iterator[tuple[Place, int, str]]:
     """Yield places, how many of their layers, and the format of their matrices: the chosen one, or their own width."""
-    own = chosen.name if chosen.plain else precision.own
-    skips = compiled(precision.skips)
+    skips = _compiled(precision.skips) if precision.skips else None
+    rules = [(_compiled(patterns), name) for patterns, name in precision.rules]
     for place in model.places:
         leaf = place.leaf
-        width = canonical(leaf.own_dtype, leaf.name) if leaf.own_dtype else own
+        width = canonical(leaf.own_dtype, leaf.name) if leaf.own_dtype else precision.own
         alone = leaf.work not in chosen.works or leaf.own_dtype or 1 in {leaf.n_in, leaf.n_out}
-        kept = place.layers if alone else skips.count(place)
-        if kept:
-            yield place, kept, width
-        if kept < place.layers:
-            yield place, place.layers - kept, chosen.name
+        usual = width if alone else (precision.experts if leaf.work == "experts" else None) or chosen.name
+        named = rules if rules and _nameable(place) else []
+        if not named and (alone or not skips):
+            yield place, place.layers, usual
+            continue
+        rest = set(range(place.first, place.first + place.layers))
+        counts: Counter[str] = Counter()
+        for patterns, name in ((skips, ""), *named):
+            hit = rest & patterns.layers(place) if patterns and rest else None
+            if hit:
+                counts[name or width] += len(hit)
+                rest -= hit
+        counts[usual] += len(rest)
+        for name, count in counts.items():
+            if count:
+                yield place, count, name
+
+
+SHOWN = 12
+"""Modules that a note lists before it says how many more there are."""
+
+
+def _rule_notes(model: Model, precision: Precision) -> list[str]:
+    """Return which modules have which format, and what of the rules has no place in the model."""
+    modules: dict[str, Counter[str]] = {}
+    for place, count, name in _by_role(model, precision, format_named(precision.base)):
+        if _nameable(place):
+            parent = place.path.rpartition(".")[0] if place.leaf.work in PRODUCTS else place.path
+            below = modules.setdefault(name, Counter())
+            below[parent.removeprefix("model.")] += count * place.leaf.copies
+    listed = [
+        f"{name}: " + _some([f"{path or 'the model'} ({n:,})" for path, n in below.items()])
+        for name, below in sorted(modules.items(), key=lambda each: (format_named(each[0]).bits, each[0]))
+    ]
+    notes = ["formats differ by module, matrices in brackets; " + "; ".join(listed)]
+    places = [place for place in model.places if _nameable(place)]
+    lost: Counter[str] = Counter()
+    partial: dict[str, tuple[int, int]] = {}
+    for patterns, _ in precision.rules:
+        found = _compiled(patterns)
+        lost.update(found.unmatched(places))
+        partial |= found.partial(places)
+    if lost:
+        entries = _some([f"{shown} ({n:,})" for shown, n in lost.items()])
+        notes.append(
+            f"{sum(lost.values()):,} listed modules are no matrix of this plan, and their formats unused: {entries}"
+        )
+    if partial:
+        entries = _some([f"{shown} ({few:,} of {all_:,})" for shown, (few, all_) in partial.items()])
+        notes.append(f"only some experts of a layer are listed; all are counted as most of them are: {entries}")
+    return notes
+
+
+def _some(entries: list[str]) -> str:
+    more = f" and {len(entries) - SHOWN:,} more" * (len(entries) > SHOWN)
+    return ", ".join(entries[:SHOWN]) + more
 
 
 def weight_bytes(model: Model, precision: Precision) -> int:
     """Return the stored bytes of all tensors, tied ones once: scales, zero points, unquantised tensors and buffers too."""
-    if not _is_plain(precision.weights):
+    if precision.rules or not _is_plain(precision.weights):
         return sum(each.stored_bytes for each in stored(model, precision))
     counts = model.elements.items()
     return sum(count * FORMATS[canonical(own or precision.weights, "own_dtype")].bits for own, count in counts) // 8
 
 
-@dataclass(frozen=True, slots=True)
-class StackBytes:
+class StackBytes(NamedTuple):
     """What a pass through a stack reads of its weights.
 
     Attributes:
@@ -456,7 +592,10 @@ def stack_bytes(model: Model, stack: Stack, precision: Precision) -> StackBytes:
         place = each.place
         if place.stack != stack.name:
             continue
-        read = each.count * place.repeats * (each.matrix_bytes + each.bias_bytes)
+        matrix = each.matrix_bytes
+        if place.leaf.work != "experts" and place.leaf.active is not None:
+            matrix = matrix * place.leaf.active // place.leaf.copies  # adapters: every layer has its own
+        read = each.count * place.repeats * (matrix + each.bias_bytes)
         if place.leaf.part == "embedding" and place.leaf.work is None:
             table_row += read / place.leaf.n_in
         elif place.leaf.work == "experts":

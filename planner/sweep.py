@@ -40,7 +40,7 @@ def sweep(model: Model, batch: Any, context: Any, *, cache_dtype: str | None = N
 
     def figures(b: Any, n: Any) -> dict[str, Any]:
         step = Pass(b, 1, n, "decode")
-        stored = sum(times * cache.elements(n, model.engine) for cache, times in decoder.caches.items())
+        stored = sum(times * cache.elements(n, model.engine) for cache, times in decoder.caches.items() if cache.owner)
         return {
             "cache_bytes": b * stored * bits.numerator // (8 * bits.denominator),
             "decode_flops": sum(decoder.flops(step, model.engine).values()),

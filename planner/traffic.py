@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from planner.model import Model, Stack
 from planner.moe import distinct_experts
@@ -10,8 +10,7 @@ from planner.precision import Precision, element_bits, stack_bytes
 from planner.workload import Pass
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Bytes moved by one pass over all sequences.
 
     Attributes:
@@ -34,14 +33,16 @@ def pass_traffic(model: Model, stack: Stack, p: Pass, precision: Precision) -> T
     tokens = p.rows("new")
     visited = 1.0
     for mixture in stack.mixtures[:1]:
-        visited = distinct_experts(mixture.experts, mixture.top_k, tokens) / mixture.experts
+        visited = distinct_experts(mixture.experts, mixture.visits, tokens) / mixture.experts
     moved = sum(rows[feed] * elements for feed, elements in stack.row_elements.items()) * activation
     moved += tokens * activation * sum(times * core.row_elements for core, times in stack.cores.items())
-    held = 0
+    state = float(element_bits(precision.state)) / 8
+    held = remembered = 0
     for kept, times in stack.caches.items():
         if kept.kind == "cross":
             held += times * kept.row * p.memory
         else:
-            held += times * (kept.row * (kept.kept(p.past, model.engine) + p.new) + 2 * kept.fixed)
+            held += times * kept.row * (kept.kept(p.past, model.engine) + p.new * kept.owner)
+            remembered += 2 * times * kept.fixed
     weights = stored.dense + stored.experts * visited + tokens * stored.table_row
-    return Traffic(float(weights), float(moved), p.batch * held * cache)
+    return Traffic(float(weights), float(moved), p.batch * (held * cache + remembered * state))

@@ -6,7 +6,7 @@ Letters: B sequences (batch), P prompt tokens, G generated tokens, S source posi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from planner.count import Number, least, triangle
 from planner.errors import PlanError
@@ -14,7 +14,7 @@ from planner.errors import PlanError
 if TYPE_CHECKING:
     from planner.model import Model
 
-Feed = Literal["new", "last", "sequence", "memory", "latent", "global", "global_keys"]
+Feed = Literal["new", "last", "sequence", "memory", "latent", "global", "global_keys", "merged", "seeing"]
 """Whose rows visit a weight: see `Pass.rows`."""
 
 
@@ -30,6 +30,7 @@ class Pass:
         memory: encoder positions that a cross-attention reads.
         prefix: first tokens of each sequence that see each other both ways (prefix LM).
         global_tokens: tokens that see, and are seen by, all others (Longformer).
+        merged: rows of one sequence that leave a tower, after neighbours have been merged.
     """
 
     batch: Number
@@ -39,6 +40,7 @@ class Pass:
     memory: Number = 0
     prefix: Number = 0
     global_tokens: Number = 0
+    merged: Number = 0
 
     @property
     def recompute(self) -> bool:
@@ -66,6 +68,10 @@ class Pass:
                 return self.batch * self.memory * passes
             case "latent" if expand and self.phase == "decode":
                 return self.batch * (self.new * self.past + triangle(self.new))
+            case "seeing":
+                return self.batch * tokens * (self.memory > 0)
+            case "merged":
+                return self.batch * self.merged
             case "global":
                 return self.batch * self.global_tokens
             case "global_keys":
@@ -73,8 +79,7 @@ class Pass:
         return self.batch * tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(NamedTuple):
     """What is asked of the model, after defaults.
 
     Attributes:
@@ -83,6 +88,8 @@ class Workload:
         prefix: K first tokens that see each other both ways.
         global_tokens: Longformer's.
         capacity_factor: Switch's room per expert, times an even share; None: nothing is dropped.
+        images: N images of each sequence, image_rows: patches of one, image_tokens: of the prompt that one stands for.
+        audio_seconds: of sound of each sequence, in audio_windows of audio_rows each, that stand for audio_tokens.
     """
 
     batch: int
@@ -92,6 +99,13 @@ class Workload:
     prefix: int = 0
     global_tokens: int = 0
     capacity_factor: float | None = None
+    images: int = 0
+    image_rows: int = 0
+    image_tokens: int = 0
+    audio_seconds: float = 0
+    audio_windows: int = 0
+    audio_rows: int = 0
+    audio_tokens: int = 0
 
     @property
     def context(self) -> int:
@@ -100,6 +114,11 @@ class Workload:
 
     def prefill(self, stack: str) -> Pass:
         """Return a stack's share of the pass over the prompts."""
+        if stack == "vision":
+            return Pass(self.batch * self.images, self.image_rows, merged=self.image_tokens)
+        if stack == "audio":
+            windows = max(self.audio_windows, 1)
+            return Pass(self.batch * self.audio_windows, self.audio_rows, merged=self.audio_tokens // windows)
         if stack == "encoder":
             return Pass(self.batch, self.source or self.prompt, global_tokens=self.global_tokens)
         return Pass(self.batch, self.prompt, memory=self.source, prefix=self.prefix)
@@ -123,6 +142,8 @@ def workload(
     prefix: int = 0,
     global_tokens: int = 0,
     capacity_factor: float | None = None,
+    images: int = 0,
+    audio_seconds: float = 0,
 ) -> tuple[Workload, list[str]]:
     """Return the workload with defaults that fit the model, and notes on what exceeds it.
 
@@ -140,19 +161,23 @@ def workload(
     if generate is None:
         spare = DEFAULT_GENERATE if room is None else min(DEFAULT_GENERATE, room // 4)
         generate = spare if model.generates else 0
+    seen, said = _senses(model, images, audio_seconds)
+    added = images * seen["image_tokens"] + seen["audio_tokens"]
     if prompt is None:
         spare = DEFAULT_PROMPT if room is None else min(DEFAULT_PROMPT, max(room - generate, 1))
         prompt = 1 if two else spare
     if two and source is None:
         most = model.source_positions
         source = most if model.source_fixed and most else min(DEFAULT_PROMPT, most or DEFAULT_PROMPT)
+    prompt += added
     if not model.generates and prompt == 0:
         raise PlanError("found 0, an encoder needs at least 1", where="--prompt")
+    learned = model.learned_positions if model.source_learned is None else model.source_learned
     notes = [
         note
         for note in (
             _room(prompt + generate, room, model.learned_positions, "--prompt and --generate", model),
-            _room(source or 0, model.source_positions, model.learned_positions, "--source", model),
+            _room(source or 0, model.source_positions, learned, "--source", model),
         )
         if note
     ]
@@ -171,7 +196,47 @@ def workload(
         raise PlanError(f"found {global_tokens}, allowed are 0 to {length}", where="--global-tokens")
     if capacity_factor is not None and not model.drops_tokens:
         raise PlanError(f"{model.family} drops no tokens", where="--capacity-factor", fix="leave it out")
-    return Workload(batch, prompt, generate, source or 0, prefix, global_tokens, capacity_factor), notes
+    work = Workload(
+        batch, prompt, generate, source or 0, prefix, global_tokens, capacity_factor, images,
+        audio_seconds=audio_seconds, **seen,
+    )  # fmt: skip
+    return work, [*said, *notes]
+
+
+def _senses(model: Model, images: int, audio_seconds: float) -> tuple[dict[str, int], list[str]]:
+    """Return the rows and tokens of images and sound, and notes on the tokens that they add to the prompt.
+
+    Raises:
+        PlanError: the model takes none, or its config doesn't say how many tokens they become.
+    """
+    found = dict(image_rows=0, image_tokens=0, audio_windows=0, audio_rows=0, audio_tokens=0)
+    notes: list[str] = []
+    known = {each.stack: each for each in model.inputs}
+    for stack, amount, option, name in (
+        ("vision", images, "--images", "images"), ("audio", audio_seconds, "--audio-seconds", "sound"),
+    ):  # fmt: skip
+        if not amount:
+            continue
+        if stack not in known:
+            raise PlanError(f"{model.family} takes no {name}", where=option, fix="leave it out")
+        one = known[stack]
+        if one.rows is None or one.tokens is None:
+            raise PlanError(
+                f"the config doesn't determine how many tokens {name} become: {one.lacking} isn't in it",
+                where=option,
+                fix="leave it out, and count their tokens in --prompt; the tower's own work is then left out",
+            )
+        if stack == "vision":
+            found |= dict(image_rows=one.rows, image_tokens=one.tokens)
+            notes.append(f"{images} image(s) of {one.rows:,} patches add {images * one.tokens:,} tokens to each prompt")
+        else:
+            windows = -(-int(audio_seconds * 100) // (one.seconds * 100))
+            tokens = windows * one.tokens
+            found |= dict(audio_windows=windows, audio_rows=one.rows, audio_tokens=tokens)
+            notes.append(
+                f"{audio_seconds:g} s of sound, padded to {windows} window(s) of {one.seconds} s, add {tokens:,} tokens to each prompt"
+            )
+    return found, notes
 
 
 def _room(length: int, positions: int | None, fixed: bool, option: str, model: Model) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,12 +23,15 @@ NAMES = {
 
 def show(plan: Plan, console: Console | None = None) -> None:
     """Print a plan."""
-    out = console or Console(highlight=False, soft_wrap=False)
+    out = console or Console(highlight=False, emoji=False)
     out.print(_title(plan))
     for part in (_parameters(plan), _memory(plan), _work(plan), _experts(plan), _generation(plan)):
         if part:
             out.print()
             out.print(part)
+    if plan.checkpoint:
+        out.print("\n[bold]Checkpoint[/bold]")
+        out.print(_checkpoint(plan.checkpoint))
     if plan.model["notes"]:
         out.print("\n[bold]Notes[/bold]")
         for note in plan.model["notes"]:
@@ -37,12 +42,24 @@ def show(plan: Plan, console: Console | None = None) -> None:
     out.print("\n[dim]--explain PATH tells how a figure came about, --json prints all of them[/dim]")
 
 
+def _checkpoint(found: dict[str, Any]) -> str:
+    verdict = {True: "agrees with the plan", False: "differs from the plan", None: "can't be compared element by element"}
+    text = f"  {found['tensors']:,} tensors in {found['files']} files, {found['bytes']:,} bytes: {verdict[found['agrees']]}"
+    return "\n".join([text, *(f"  - {line}" for line in found["differences"])])
+
+
 def _grid(title: str, *columns: str) -> Table:
     """Return a table without lines whose further columns are right-aligned."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=0, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", header_style="dim", no_wrap=True)
+        text = f"  {column}" if index else column
+        table.add_column(text, justify="right" if index else "left", header_style="dim", no_wrap=True)
     return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    """Add a row whose further cells keep two spaces from the one before; cheaper than the table's own padding."""
+    table.add_row(*(f"  {cell}" if index else cell for index, cell in enumerate(cells)))
 
 
 def _title(plan: Plan) -> Text:
@@ -65,7 +82,7 @@ def _parameters(plan: Plan) -> Table:
     total = plan.params["total"]
     for part, count in sorted(plan.params["by_block"].items(), key=lambda item: -item[1]):
         share = count / total
-        table.add_row(
+        _add(table, 
             f"  {NAMES.get(part, part)}", f"{count:,}", f"{share:.1%}", f"[cyan]{bar(share, BAR_WIDTH)}[/cyan]"
         )
     return table
@@ -75,16 +92,16 @@ def _memory(plan: Plan) -> Table:
     precision, work, cache = plan.precision, plan.workload, plan.cache
     table = _grid("Memory", "", "bytes", "")
     weights = plan.weights["bytes"]
-    table.add_row(f"  weights, {precision['weights']}", f"{weights:,}", size(weights))
+    _add(table, f"  weights, {precision['weights']}", f"{weights:,}", size(weights))
     if plan.generation is None:
         return table
     rows = f"{work['context']:,} tokens" + (f" and {work['source']:,} source positions" if work["source"] else "")
     each = cache["bytes_per_token"]
-    table.add_row(f"  cache of one more token, {precision['cache']}", f"{each:,}", size(each))
-    table.add_row(f"  cache of {work['batch']:,} x {rows}", f"{cache['bytes']:,}", size(cache["bytes"]))
+    _add(table, f"  cache of one more token, {precision['cache']}", f"{each:,}", size(each))
+    _add(table, f"  cache of {work['batch']:,} x {rows}", f"{cache['bytes']:,}", size(cache["bytes"]))
     for part, name in (("cross", "cross-attention, fixed after encoding"), ("state", "recurrent state")):
         if cache["parts"][part]:
-            table.add_row(f"    of which {name}", f"{cache['parts'][part]:,}", size(cache["parts"][part]))
+            _add(table, f"    of which {name}", f"{cache['parts'][part]:,}", size(cache["parts"][part]))
     return table
 
 
@@ -100,7 +117,7 @@ def _work(plan: Plan) -> Table:
         if flops:
             moved = plan.traffic[phase]
             attention = flops["by_op"].get("attention", 0) / max(flops["total"], 1)
-            table.add_row(
+            _add(table, 
                 name,
                 amount(flops["total"], "FLOP"),
                 f"{attention:.1%}",
@@ -118,7 +135,7 @@ def _experts(plan: Plan) -> Table | None:
         for phase, visited in mixture["distinct_experts"].items():
             dropped = mixture.get("dropped_share", {}).get(phase)
             share = "-" if dropped is None else f"{dropped:.2%} of tokens"
-            table.add_row(f"  {stack}, {phase}", f"{visited:,.1f}", f"{mixture['experts']:,}", share)
+            _add(table, f"  {stack}, {phase}", f"{visited:,.1f}", f"{mixture['experts']:,}", share)
     return table
 
 
@@ -130,16 +147,16 @@ def _generation(plan: Plan) -> Table | None:
         f"Generating {made['steps']:,} tokens after {plan.workload['prompt']:,}", "", "with cache", "without", "ratio"
     )
     cached, uncached = made["cached"], made["uncached"]
-    table.add_row(
+    _add(table, 
         "  query-key pairs, one head", f"{cached['pairs']:,}", f"{uncached['pairs']:,}", ratio(made["pairs_ratio"])
     )
-    table.add_row(
+    _add(table, 
         "  the same, full rectangles",
         f"{cached['dense_pairs']:,}",
         f"{uncached['dense_pairs']:,}",
         ratio(made["dense_ratio"]),
     )
-    table.add_row(
+    _add(table, 
         "  FLOPs of the model",
         amount(cached["flops"], "FLOP"),
         amount(uncached["flops"], "FLOP"),

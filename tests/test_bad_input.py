@@ -181,4 +181,4 @@ def test_a_folder_holds_its_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     assert planner.plan(tmp_path).params["total"] == 8_030_261_248
     (tmp_path / "config.json").unlink()
-    assert "the folder holds no config.json" in refused(tmp_path)
+    assert "the folder holds none of config.json, params.json and a .gguf file" in refused(tmp_path)

@@ -109,3 +109,10 @@ def test_cross_attention_scores_the_rectangle() -> None:
 def test_the_receptive_field_grows_by_a_window_less_one_a_layer(window: int, layers: int, tokens: int) -> None:
     """L (W - 1) + 1 tokens; for Mistral-7B v0.1, 32 x 4095 + 1."""
     assert layers * (Mask(window=window).reach or 0) + 1 == tokens
+
+
+@given(SMALL, st.integers(0, 60))
+def test_windows_side_by_side_see_all_of_themselves(chunk: int, tokens: int) -> None:
+    """A tower's windows: patches of one window see each other both ways, and no others (Qwen 2.5 VL)."""
+    expected = sum(q // chunk == k // chunk for q in range(tokens) for k in range(tokens))
+    assert Mask(causal=False, chunk=chunk).pairs(Pass(1, tokens)) == expected

@@ -6,8 +6,13 @@ data of a GGUF.
 
 from __future__ import annotations
 
+import copy
+import json
+import os
+import random
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -18,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import profiles
+from planner.api import load
 from planner.blocks import FeedForward, Head, Table, Weights, linear, vector
 from planner.engines import IDEAL
 from planner.errors import PlanError
@@ -36,6 +42,8 @@ from planner.precision import (
     stored_lines,
     weight_bytes,
 )
+from planner.quantization import compiled
+from tests.oracle.truth import CORPUS
 from tests.strategies import any_config
 
 GIB = 2**30
@@ -123,6 +131,7 @@ def test_bits_of_cache_blocks_include_their_scales() -> None:
         ("gptq-int4-g128", 4096 * 512 // 2 + 32 * 512 * 2 + 32 * 512 // 2),
         ("gptq-int4-g128-act", 4096 * 512 // 2 + 32 * 512 * 2 + 32 * 512 // 2 + 4096 * 4),  # int32 g_idx
         ("gptq-int8-channel", 4096 * 512 + 512 * 2 + 512),  # one group: a scale and a zero point for each output
+        ("mxfp8", 4096 * 512 + 128 * 512),
         ("ct-int4-g32", 4096 * 512 // 2 + 128 * 512 * 2 + 16),  # and a shape of two int64
         ("ct-int4-g32-zp", 4096 * 512 // 2 + 128 * 512 * 2 + 128 * 512 // 2 + 16),
         ("int8", 4096 * 512 + 512 * 2),
@@ -408,6 +417,7 @@ def test_methods_of_configs(config: dict[str, Any], weights: str) -> None:
         ({"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}, "fp8-block"),
         ({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}, "nvfp4"),
         ({"num_bits": 4, "type": "float", "group_size": 32}, "mxfp4"),
+        ({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}, "mxfp8"),
     ],
 )  # fmt: skip
 def test_weights_of_compressed_tensors(args: dict[str, Any], weights: str) -> None:
@@ -466,17 +476,35 @@ def test_the_weights_option_is_the_way_around_an_unknown_method() -> None:
         ({"quant_method": "awq", "bits": 16}, "bits"),
         ({"quant_method": "gptq", "group_size": 0}, "group_size"),
         ({"quant_method": "gptq", "desc_act": "yes"}, "desc_act"),
-        ({"quant_method": "gptq", "dynamic": {"+:.*": {"bits": 8}}}, "dynamic"),
+        ({"quant_method": "gptq", "dynamic": {"+:.*": {"bits": 9}}}, "dynamic.+:.*.bits"),
+        ({"quant_method": "gptq", "dynamic": {"+:.*": [8]}}, "dynamic.+:.*"),
+        ({"quant_method": "gptq", "dynamic": ["-:.*"]}, "dynamic"),
+        ({"quant_method": "gptq", "modules_in_block_to_quantize": "all"}, "modules_in_block_to_quantize"),
+        ({"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor"}, "packing_format"),
+        ({"quant_method": "auto-round", "data_type": "mx_fp"}, "data_type"),
+        ({"quant_method": "torchao", "quant_type": {"default": "int4"}}, "quant_method"),
+        ({"quant_method": "quark"}, "quant_method"),
         ({"quant_method": "gptq", "lm_head": True}, "lm_head"),
         ({"quant_method": "bitsandbytes"}, "load_in_4bit"),
         ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf3"}, "bnb_4bit_quant_type"),
-        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quant_algo"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quantized_layers"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo"),
+        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {}}, "quantized_layers"),
+        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": "FP8"}}, "quantized_layers.a"),
+        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": ["FP8"]}}}, "quantized_layers.a"),
+        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "FP7"}}}, "quantized_layers.a.quant_algo"),
+        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "MXFP8", "group_size": 16}}},
+         "quantized_layers.a.group_size"),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": "fp7"}, "kv_cache_scheme"),
         ({"quant_method": "compressed-tensors"}, "config_groups"),
         ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"type": "float", "num_bits": 6}}}},
          "config_groups.g.weights.strategy"),
-        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["re:.*down"], "weights": {"strategy": "channel"}}}},
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["Embedding"], "weights": {"strategy": "channel"}}}},
          "config_groups.g.targets"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["Linear"], "weights": None}}}, "config_groups"),
+        ({"quant_method": "compressed-tensors", "config_groups": {
+            "g": {"targets": ["Linear"], "weights": {"strategy": "channel"}},
+            "h": {"targets": ["Linear"], "weights": {"num_bits": 4, "strategy": "group", "group_size": 32}}}}, "config_groups"),
     ],
 )  # fmt: skip
 def test_what_a_config_must_not_say(config: dict[str, Any], field: str) -> None:
@@ -590,6 +618,44 @@ def test_an_expression_that_is_none_is_refused() -> None:
         resolve(quantised("llama3-8b", {"quant_method": "fp8", "modules_to_not_convert": ["re:("]}))
 
 
+@pytest.mark.parametrize("pattern", ["re:(.*a+)+x", "re:" + ".*a" * 20, "re:" + "a" * 3000])
+def test_an_expression_that_can_take_for_ever_is_refused(pattern: str) -> None:
+    """Repeated repetitions try more ways than there is time for."""
+    with pytest.raises(PlanError, match="repeats too much"):
+        resolve(quantised("llama3-8b", {"quant_method": "fp8", "modules_to_not_convert": [pattern]}))
+
+
+@pytest.mark.parametrize("family", ["qwen2_moe", "qwen3_next"])
+def test_shared_experts_are_found_in_the_singular_too(family: str) -> None:
+    """Qwen's mlp.shared_expert, whatever the paths here call it."""
+    a_model = describe({"model_type": family, "num_hidden_layers": 4}, engine=IDEAL)
+    scheme = {"quant_method": "fp8", "modules_to_not_convert": ["*.mlp.shared_expert.*"]}
+    left = kept(replace(a_model, quantization=scheme, dtype="bfloat16"))
+    assert {path.rpartition(".")[2] for path in left if ".mlp.shared_expert" in path} >= {
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
+    assert not any(".self_attn." in path for path in left)
+
+
+def test_layers_of_a_tower_are_not_the_decoders() -> None:
+    """Layer 1 of LLaVA's tower, and of its text."""
+    a_model = describe({"model_type": "llava"}, engine=IDEAL)
+    for name, stack in (
+        ("vision_tower.vision_model.encoder.layers.1.self_attn", "vision"),
+        ("language_model.model.layers.1.self_attn", "decoder"),
+    ):
+        scheme = {"quant_method": "fp8", "modules_to_not_convert": [name]}
+        plan = replace(a_model, quantization=scheme, dtype="bfloat16")
+        left = {
+            e.place.stack
+            for e in stored(plan, resolve(plan))
+            if e.format == "bf16" and e.path.endswith("self_attn.q_proj")
+        }
+        assert left == {stack}
+
+
 def test_the_predictors_joint_projection_stays_bf16() -> None:
     """DeepSeek-V3's eh_proj isn't quantised, though its config doesn't say so."""
     a_model = model("deepseek-v3", mtp=True)
@@ -602,6 +668,304 @@ def test_mxfp4_of_a_config_takes_experts_only() -> None:
     assert kept(quantised("mixtral-8x7b", {"quant_method": "mxfp4"})) == attention
     projected = {e.format for e in stored(model("llama3-8b"), resolve(model("llama3-8b"), weights="mxfp4"))}
     assert projected == {"bf16", "mxfp4"}
+
+
+# --- formats that differ by module
+
+
+MOE: dict[str, Any] = dict(
+    model_type="mixtral", hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, num_local_experts=4, num_experts_per_tok=2, vocab_size=100, torch_dtype="bfloat16",
+)  # fmt: skip
+"""Two layers: q and o of 64 x 64, k and v of 64 x 32; four experts of three matrices of 64 x 128."""
+
+EXPERTS = [
+    f"model.layers.{layer}.block_sparse_moe.experts.{expert}.w{matrix}"
+    for layer in range(2) for expert in range(4) for matrix in (1, 2, 3)
+]  # fmt: skip
+ATTENTION = [f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(2) for name in "qkvo"]
+NVFP4, MXFP8 = {"quant_algo": "NVFP4", "group_size": 16}, {"quant_algo": "MXFP8"}
+EXPERT_BYTES = 64 * 128 // 2 + 64 * 128 // 16 + 4  # nvfp4: 4,096 + 512 + 4
+PROJECTED = 2 * (64 * 64 + 64 * 32)  # of a layer: q and o, k and v
+REST = 2 * (2 * 100 * 64 + 5 * 64 + 2 * 64 * 4)  # bf16: table and head, norms, routers
+
+
+def moe(quantization: dict[str, Any], **changes: Any) -> Model:
+    """Return the small mixture with this quantization_config."""
+    return describe({**MOE, **changes, "quantization_config": quantization}, engine=IDEAL)
+
+
+def listed(*parts: tuple[list[str], dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """Return ModelOpt's list of modules."""
+    layers = {name: args for names, args in parts for name in names}
+    return {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers, **more}
+
+
+def test_modelopt_lists_modules_with_their_algorithms() -> None:
+    """Experts one by one in nvfp4, attention in mxfp8 (a byte, and one for 32), the rest bf16.
+
+    24 x 4,612 + 2 x (12,288 + 384) + 27,264 bytes.
+    """
+    a_model = moe(listed((EXPERTS, NVFP4), (ATTENTION, MXFP8), exclude_modules=["lm_head"]))
+    precision = resolve(a_model)
+    expected = 24 * EXPERT_BYTES + 2 * (PROJECTED + PROJECTED // 32) + REST
+    assert precision.weights == "mixed: nvfp4, mxfp8"
+    assert weight_bytes(a_model, precision) == expected == 24 * 4612 + 2 * 12_672 + 27_264
+    (note,) = precision.notes
+    assert (
+        "nvfp4: layers.*.mlp.experts (24); mxfp8: layers.*.self_attn (8); bf16: lm_head (1), layers.*.mlp.gate (2)"
+        in note
+    )
+
+
+def test_the_weights_option_replaces_a_mixture_by_one_format() -> None:
+    """The note says so; the mixture's own name keeps it."""
+    a_model = moe(listed((EXPERTS, NVFP4), (ATTENTION, MXFP8)))
+    other = resolve(a_model, weights="nvfp4")
+    assert (other.weights, other.rules, other.default) == ("nvfp4", (), None)
+    assert other.notes == (
+        "--weights nvfp4 replaces the config's mixed: nvfp4, mxfp8 and its lists of modules: one format for all",
+    )
+    assert resolve(a_model, weights="mixed: nvfp4, mxfp8") == resolve(a_model)
+
+
+def test_one_layer_in_another_format() -> None:
+    """Layer 1's attention in fp8, layer 0's in mxfp8: each matrix's scale is 4 bytes."""
+    a_model = moe(listed((EXPERTS, NVFP4), (ATTENTION[:4], MXFP8), (ATTENTION[4:], {"quant_algo": "FP8"})))
+    expected = 24 * EXPERT_BYTES + PROJECTED + PROJECTED // 32 + PROJECTED + 4 * 4 + REST
+    assert resolve(a_model).weights == "mixed: nvfp4, fp8, mxfp8"
+    assert weight_bytes(a_model, resolve(a_model)) == expected
+
+
+def test_what_is_excluded_is_not_quantised_though_it_is_listed() -> None:
+    """As vLLM asks first."""
+    a_model = moe(listed((EXPERTS, NVFP4), (ATTENTION, MXFP8), exclude_modules=["model.layers.1.self_attn"]))
+    expected = 24 * EXPERT_BYTES + PROJECTED + PROJECTED // 32 + 2 * PROJECTED + REST
+    assert weight_bytes(a_model, resolve(a_model)) == expected
+
+
+def test_one_format_for_all_that_is_listed_has_no_other_name() -> None:
+    """A list of nvfp4 alone, beside modules in bf16."""
+    a_model = moe(listed((EXPERTS, NVFP4)))
+    assert resolve(a_model).weights == "nvfp4"
+    assert weight_bytes(a_model, resolve(a_model)) == 24 * EXPERT_BYTES + 2 * 2 * PROJECTED + REST
+    assert resolve(a_model, weights="nvfp4") == resolve(a_model)
+
+
+def test_a_listed_head_is_quantised() -> None:
+    """fp8: a byte for each of 6,400 elements and 4 of a scale, instead of two."""
+    plain, with_head = (moe(listed((EXPERTS, NVFP4), (names, {"quant_algo": "FP8"}))) for names in ([], ["lm_head"]))
+    saved = weight_bytes(plain, resolve(plain)) - weight_bytes(with_head, resolve(with_head))
+    assert saved == 2 * 6400 - 6404
+
+
+def test_an_outer_method_holds_for_what_modelopt_left() -> None:
+    """As DeepSeek-V4-Flash-NVFP4: experts of layer 0 in nvfp4, others in mxfp4, attention in fp8 blocks despite `ignore`.
+
+    A block's scale: 4 bytes for each of 8 matrices of one block.
+    """
+    lists = listed((["layers.0.ffn.experts"], NVFP4), ignore=["*.attn.*", "head"])
+    a_model = moe({**lists, "quant_method": "fp8", "weight_block_size": [128, 128]}, expert_dtype="fp4")
+    precision = resolve(a_model)
+    mxfp4 = 64 * 128 // 2 + 64 * 128 // 32
+    assert weight_bytes(a_model, precision) == 12 * EXPERT_BYTES + 12 * mxfp4 + 2 * PROJECTED + 8 * 4 + REST
+    assert precision.weights == "mixed: nvfp4, fp8-block"
+    assert "ignore and exclude_modules list what ModelOpt left as quant_method fp8 has it" in precision.notes
+
+
+def test_listed_modules_that_are_not_there_are_counted() -> None:
+    """By pattern: a layer too many with four projections, a tower of two layers, and one name."""
+    strangers = [*(f"model.layers.2.self_attn.{name}_proj" for name in "qkvo"),
+                 *(f"vision_tower.layers.{layer}.self_attn.q_proj" for layer in range(2)), "adapter"]  # fmt: skip
+    notes = resolve(moe(listed((EXPERTS, NVFP4), (ATTENTION + strangers, MXFP8)))).notes
+    (note,) = (note for note in notes if "no matrix of this plan" in note)
+    assert note.startswith("7 listed modules")
+    for each in ("model.layers.*.self_attn.q_proj (1)", "vision_tower.layers.*.self_attn.q_proj (2)", "adapter (1)"):
+        assert each in note
+
+
+@pytest.mark.parametrize(("experts", "quantised_ones"), [(3, 12), (2, 12), (1, 0)])
+def test_experts_of_a_layer_follow_most_of_them(experts: int, quantised_ones: int) -> None:
+    """Of 4 experts in layer 0, and a note says how many are named."""
+    names = [name for name in EXPERTS if ".layers.0." in name and int(name.split(".")[5]) < experts]
+    precision = resolve(a_model := moe(listed((names, NVFP4), (ATTENTION, MXFP8))))
+    matrices = quantised_ones * EXPERT_BYTES + (24 - quantised_ones) * 64 * 128 * 2
+    assert weight_bytes(a_model, precision) == matrices + 2 * (PROJECTED + PROJECTED // 32) + REST
+    assert any(f"model.layers.*.block_sparse_moe.experts.*.w1 ({experts} of 4)" in note for note in precision.notes)
+
+
+def test_targets_of_compressed_tensors() -> None:
+    """Names before expressions, both before the class Linear; ignored modules before all."""
+    fp8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    int4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    groups = {
+        "linear": {"targets": ["Linear"], "weights": int4},
+        "expressions": {"targets": [r"re:.*self_attn\.(q|k|v)_proj$"], "weights": fp8},
+        "names": {"targets": ["model.layers.0.self_attn.q_proj"], "weights": None},
+    }
+    a_model = moe({"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head", "re:.*o_proj"]})
+    precision = resolve(a_model)
+    found = Counter((e.path.rpartition(".")[2], e.format) for e in stored(a_model, precision) for _ in range(e.count))
+    assert precision.weights == "mixed: ct-int4-g32, fp8-channel"
+    assert {key: n for key, n in found.items() if key[0][0] in "qkvo"} == {
+        ("q_proj", "bf16"): 1, ("q_proj", "fp8-channel"): 1, ("k_proj", "fp8-channel"): 2, ("v_proj", "fp8-channel"): 2,
+        ("o_proj", "bf16"): 2,
+    }  # fmt: skip
+    assert {e.format for e in stored(a_model, precision) if ".experts." in e.path} == {"ct-int4-g32"}
+
+
+def test_groups_of_modelopt_are_read_where_no_list_is() -> None:
+    """config_groups whose targets are names."""
+    four, eight = ({"num_bits": n, "type": "float", "group_size": g} for n, g in ((4, 16), (8, None)))
+    groups = {"a": {"targets": EXPERTS, "weights": four}, "b": {"targets": ATTENTION, "weights": eight}}
+    a_model = moe({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "config_groups": groups})
+    assert resolve(a_model).weights == "mixed: nvfp4, fp8"
+    assert weight_bytes(a_model, resolve(a_model)) == 24 * EXPERT_BYTES + 2 * PROJECTED + 8 * 4 + REST
+
+
+def test_dynamic_rules_of_gptq() -> None:
+    """The first that matches from the start holds: layer 0's q_proj stays bf16, other attention has 8 bits in groups of 32."""
+    dynamic = {
+        r"-:.*layers\.0\.self_attn\.q": {},
+        r"+:.*self_attn": {"bits": 8, "group_size": 32},
+        "self_attn": {"bits": 2},
+    }
+    a_model = moe({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": dynamic})
+    found = {(e.path.rpartition(".")[2], e.format): e.count for e in stored(a_model, resolve(a_model))}
+    assert found["q_proj", "bf16"] == found["q_proj", "gptq-int8-g32"] == 1
+    assert found["o_proj", "gptq-int8-g32"] == found["up_proj", "gptq-int4-g128"] == 2
+    assert "self_attn (1)" in resolve(a_model).notes[-1]
+
+
+def test_gptq_takes_modules_of_a_block_alone() -> None:
+    """modules_in_block_to_quantize: the others keep bf16."""
+    inside = [["self_attn.q_proj", "self_attn.k_proj"], ["self_attn.v_proj"]]
+    found = moe({"quant_method": "gptq", "bits": 4, "group_size": 32, "modules_in_block_to_quantize": inside})
+    assert {e.path.rpartition(".")[2] for e in stored(found, resolve(found)) if e.format == "gptq-int4-g32"} == {
+        "q_proj", "k_proj", "v_proj"
+    }  # fmt: skip
+
+
+def test_auto_round_changes_modules_and_leaves_some_alone() -> None:
+    """extra_config by name or expression; 16 bits are none."""
+    extra = {"model.layers.0.self_attn.q_proj": {"bits": 16}, r".*\.self_attn\.o_proj": {"bits": 8}}
+    config = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "packing_format": "auto_round:auto_gptq"}
+    a_model = moe({**config, "extra_config": extra, "block_name_to_quantize": "model.layers"})
+    found = {(e.path.rpartition(".")[2], e.format): e.count for e in stored(a_model, resolve(a_model))}
+    assert found["q_proj", "bf16"] == found["q_proj", "gptq-int4-g32"] == 1
+    assert found["o_proj", "gptq-int8-g32"] == found["down_proj", "gptq-int4-g32"] == 2
+
+
+def test_twenty_thousand_names_are_compiled_at_once() -> None:
+    """57 layers of 128 experts, one by one: below 60 ms of CPU (about 10 here); later plans find them compiled."""
+    names = tuple(EXPERTS[0].replace(".0.", f".{n // 384}.", 1).replace("experts.0", f"experts.{n // 3 % 128}")[:-1] + str(n % 3 + 1)
+                  for n in range(57 * 384))  # fmt: skip
+    assert len(set(names)) == 21_888
+    start = time.process_time()
+    found = compiled.__wrapped__(names)
+    assert time.process_time() - start < 0.06
+    assert {below: len(each[0].layers) for below, each in found.exact.items()} == dict.fromkeys(
+        (f"mlp.experts.{name}_proj" for name in ("gate", "up", "down")), 57
+    )
+    assert compiled(names) is compiled(tuple(names))
+
+
+CONFIGS = sorted((CORPUS / "configs").glob("*.json"))
+
+
+@pytest.mark.skipif(not CONFIGS, reason="the corpus ../shared/truth is not beside this checkout")
+@pytest.mark.parametrize(
+    ("name", "weights", "size_of"),
+    [
+        # 57 x 128 x 3 matrices of 6,144 x 3,072: 4.5 bits and 4 bytes; 60 attentions (q and o of 6,144 x 8,192, k and v of
+        # 512), 57 indexers of 512 + 128, 3 dense blocks of 12,288, 57 shared experts: 8.25 bits; all else bf16.
+        ("nvidia--MiniMax-M3-NVFP4", "mixed: nvfp4, mxfp8",
+         lambda total: (21_888 * 18_874_368 * 9 // 16 + 21_888 * 4, 60 * 6144 * (2 * 8192 + 2 * 512) + 57 * 6144 * 640
+                        + 3 * 3 * 6144 * 12_288 + 57 * 3 * 18_874_368, total - 21_888 * 18_874_368)),
+        # 43 x 256 x 3 matrices of 4,096 x 2,048 in nvfp4 where mxfp4 was: a byte for 16 instead of 32, and 4 bytes a matrix
+        ("nvidia--DeepSeek-V4-Flash-NVFP4", "mixed: nvfp4, fp8-block", None),
+    ],
+)  # fmt: skip
+def test_published_mixtures(name: str, weights: str, size_of: Any) -> None:
+    """Their bytes from elements alone, and every name they list is found."""
+    a_model = load(CORPUS / "configs" / f"{name}.json")
+    precision = resolve(a_model)
+    found = weight_bytes(a_model, precision)
+    assert precision.weights == weights
+    assert not any("no matrix of this plan" in note or "only some experts" in note for note in precision.notes)
+    if size_of:
+        nvfp4, eight, others = size_of(a_model.tally.total)
+        assert found == nvfp4 + eight * 33 // 32 + 2 * (others - eight) + 57 * 128 * 4  # correction biases: fp32
+    else:
+        before = load(CORPUS / "configs" / "deepseek-ai--DeepSeek-V4-Flash.json")
+        assert found - weight_bytes(before, resolve(before)) == 33_024 * (4096 * 2048 // 32 + 4)
+
+
+ODD: tuple[Any, ...] = (
+    None, 0, -1, 16, 1.5, True, "", "x", [], [None], ["lm_head"], ["re:("], ["re:(a+)+"], ["re:.*experts.*"], ["*"], [["a"]], {},
+    {"a": 1}, {"model.layers.1.mlp": {"quant_algo": "FP8", "group_size": [1]}}, {"quant_algo": "NVFP4"}, "MIXED_PRECISION", "gptq",
+    "compressed-tensors", "auto-round", "fp8", "modelopt", {"+:.*": {"bits": 8}}, {"-:x": 0}, 10**30, "\u0000", ["#", "layers.#"],
+    ["model.layers.99999999.mlp", "model.layers.1.experts.1.2.3.4"], ["Linear"], ["Foo"],
+)  # fmt: skip
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """Yield all lists and objects that aren't empty."""
+    if isinstance(value, dict | list) and value:
+        yield value
+        for each in value.values() if isinstance(value, dict) else value[:50]:
+            yield from _inside(each)
+
+
+def _bases() -> list[tuple[Model, dict[str, Any]]]:
+    """Return models and quantization_configs to change: the corpus's, and those of the tests above."""
+    listing = listed((EXPERTS, NVFP4), (ATTENTION, MXFP8))
+    groups = {"a": {"targets": ["re:.*o_proj"], "weights": {"num_bits": 8, "strategy": "channel"}},
+              "b": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "group_size": 16}}}  # fmt: skip
+    own: list[dict[str, Any]] = [
+        listing, {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head"]},
+        {**listing, "quant_method": "fp8", "weight_block_size": [128, 128]},
+        {"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*o_proj": {"bits": 8}, "-:.*up": {}}, "desc_act": False},
+        {"quant_method": "auto-round", "bits": 4, "extra_config": {"a": {"bits": 16}}, "block_name_to_quantize": "model.layers"},
+        {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["a"]}, {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    ]  # fmt: skip
+    found = [(moe(each), each) for each in own]
+    for file in CONFIGS:
+        config = json.loads(file.read_text())
+        quantization = config.get("quantization_config") or config.get("text_config", {}).get("quantization_config")
+        if quantization and file.stat().st_size < 100_000:
+            found.append((replace(load(file), source="config.json"), quantization))
+    return found
+
+
+def test_mutated_quantization_configs_end_in_a_size_or_one_message() -> None:
+    """All of the corpus, up to four values changed, dropped or replaced; set PLANFORMER_FUZZ=20000 for more."""
+    rng = random.Random(20261201)  # noqa: S311
+    bases, sized = _bases(), 0
+    count = int(os.environ.get("PLANFORMER_FUZZ", "1500"))
+    for index in range(count):
+        a_model, base = bases[index % len(bases)]
+        config = copy.deepcopy(base)
+        for _ in range(rng.randint(1, 4)):
+            inside = list(_inside(config))
+            if not inside:
+                break
+            target = inside[0] if rng.random() < 0.5 else rng.choice(inside)
+            key = rng.choice(list(target)) if isinstance(target, dict) else rng.randrange(len(target))
+            if rng.random() < 0.2:
+                target.pop(key)
+            else:
+                target[key] = copy.deepcopy(rng.choice(ODD))
+        start = time.process_time()
+        try:
+            a_model = replace(a_model, quantization=config)
+            sized += weight_bytes(a_model, resolve(a_model)) > 0
+        except PlanError as error:
+            assert ", quantization_config" in error.where, config  # noqa: PT017
+        except Exception as error:
+            raise AssertionError(f"{type(error).__name__}: {error} from {config}") from error
+        assert time.process_time() - start < 1, config
+    assert 0.1 * count < sized < 0.9 * count
 
 
 # --- small models by hand

@@ -8,7 +8,7 @@ import pytest
 
 import profiles
 from tests.oracle import ledger
-from tests.oracle.store import load
+from tests.oracle.store import load, load_types
 
 RECORDS = load()
 SAMPLE = (
@@ -38,7 +38,7 @@ def test_every_bundled_model_has_a_record_or_a_derivation() -> None:
 
 def test_the_coverage_page_is_up_to_date() -> None:
     """docs/coverage.md is what the ledger writes now (python -m tests.oracle.ledger)."""
-    assert ledger.PAGE.read_text() == ledger.page(RECORDS)
+    assert ledger.PAGE.read_text() == ledger.page(RECORDS, load_types())
 
 
 @pytest.mark.oracle

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-from planner.topology import Anatomy
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """A row.
 
     Attributes:
-        build: the topology.
+        build: the topology; that of a part of a model returns the part.
         architecture: class where the config names none.
         traits: what the topology needs to know.
         names: keys that the family calls otherwise, canonical name first; those of its config class's attribute map stand
             in planner/defaults.
         ignores: structural keys that its configs carry without effect.
+        classes: further classes that the topology knows how to build (text parts of multimodal families).
     """
 
-    build: Callable[..., Anatomy]
+    build: Callable[..., Any]
     architecture: str
-    traits: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
+    traits: Mapping[str, Any]
+    names: Mapping[str, str]
     ignores: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 def row(
-    build: Callable[..., Anatomy],
+    build: Callable[..., Any],
     architecture: str,
     names: Mapping[str, str] | None = None,
     ignores: tuple[str, ...] = (),
+    classes: tuple[str, ...] = (),
     **traits: Any,
 ) -> Family:
     """Return a family."""
-    return Family(build, architecture, traits, names or {}, ignores)
+    return Family(build, architecture, traits, names or {}, ignores, classes)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from planner.blocks import Block
 from planner.engines import Engine
 from planner.fields import Config
-from planner.model import Kind, Stack
+from planner.model import Input, Kind, Stack
 
 Says = bool | str
 """A fixed answer, or the key that gives it."""
@@ -19,23 +19,23 @@ def says(c: Config, answer: Says) -> bool:
     return c.flag(answer, False) if isinstance(answer, str) else answer
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What is asked for beyond the config.
 
     Attributes:
         engine: whose rules.
         mtp: count multi-token-prediction layers.
         head: the class has its language-model head; else it is the bare model (BertModel, LlamaModel).
+        architecture: the class.
     """
 
     engine: Engine
     mtp: bool = False
     head: bool = True
+    architecture: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Anatomy:
+class Anatomy(NamedTuple):
     """What a topology returns: the stacks, and the limits on positions; the rest of a Model is common to all."""
 
     kind: Kind
@@ -45,6 +45,8 @@ class Anatomy:
     source_positions: int | None = None
     source_fixed: bool = False
     notes: tuple[str, ...] = ()
+    inputs: tuple[Input, ...] = ()
+    source_learned: bool | None = None
 
 
 Maker = Callable[[Config, Request, int], list[Block | None]]

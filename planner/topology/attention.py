@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import log
 from typing import Literal
 
-from planner.blocks import Attention, Block, LatentAttention, Norm, Rope
+from planner.blocks import Attention, Block, LatentAttention, Leaf, Norm, Rope
 from planner.errors import PlanError
 from planner.fields import Config
 from planner.masks import Mask
@@ -18,6 +18,9 @@ from planner.topology import Maker, Request, Says, says
 
 Windows = Callable[[Config, int], list[int | None]]
 """Config, number of layers: the window of every layer in tokens, None for all."""
+
+Gate = Literal["head", "element"] | None
+"""How an attention's output is scaled: one number per head, per element, or not at all."""
 
 
 def no_window(_c: Config, layers: int) -> list[int | None]:
@@ -34,7 +37,9 @@ def listed_windows(pattern: Callable[[Config, int], list[str]]) -> Callable[[Con
     """Layers alternate as `layer_types` lists them, or as `pattern` says where it is missing."""
 
     def windows(c: Config, layers: int) -> list[int | None]:
-        kinds = c.per_layer("layer_types", layers, ("full_attention", "sliding_attention")) or pattern(c, layers)
+        listed = c.per_layer("layer_types", layers, ("full_attention", "sliding_attention"))
+        kinds = listed or pattern(c, layers)
+        c.ignore(*("sliding_window_pattern",) * bool(listed))
         size = c.count("sliding_window", None)
         if size is None and "sliding_attention" in kinds:
             raise PlanError(
@@ -51,7 +56,15 @@ def _every(step: int, layers: int) -> list[str]:
     return ["sliding_attention" if (i + 1) % step else "full_attention" for i in range(layers)]
 
 
-alternate = listed_windows(lambda c, n: _every(2, n))
+def every_full(step: int, first: int = -1) -> Windows:
+    """Return windows on all layers but every `step`-th, counted from layer `first` on (-1: the last of each group)."""
+    turn = first % step
+    return listed_windows(
+        lambda _c, n: ["full_attention" if i % step == turn else "sliding_attention" for i in range(n)]
+    )
+
+
+alternate = every_full(2)
 """Gemma 2: windows on every other layer, from the first on."""
 
 five_of_six = listed_windows(lambda c, n: _every(c.count("sliding_window_pattern", 6), n))
@@ -83,61 +96,100 @@ def attention(
     *,
     qkv_bias: Says = False,
     out_bias: Says = False,
-    qk_norm: Literal["head", "all"] | None = None,
+    qk_norm: Literal["head", "all", "each"] | None = None,
     unit_offset: bool = False,
-    positions: Literal["rope", "none"] = "rope",
+    positions: Literal["rope", "interleaved", "none"] = "rope",
     windows: Windows = no_window,
     kv_heads: Callable[[Config, int], int] = grouped,
     cached_heads: Callable[[Config, Request, int, int], int] | None = None,
     alibi: Says = False,
+    qk_norm_on: Says = True,
+    uneven: bool = False,
+    sinks: bool = False,
+    gate: Gate | Callable[[Config], Gate] = None,
+    qk_norm_form: Norm | None = None,
+    extra: Callable[[Config, Attention], tuple[Leaf, ...]] | None = None,
+    differential: bool = False,
+    windows_in_mask: bool = False,
 ) -> Maker:
     """Return the maker of multi-head attention.
 
     Args:
         qkv_bias, out_bias: whether projections add a vector.
-        qk_norm: norm of queries and keys, each head on its own or all heads together.
+        qk_norm: norm of queries and keys, each head on its own, all heads together, or each head with weights of its own.
         unit_offset: these norms multiply by 1 + weight.
-        positions: rotary, or none of its own.
+        positions: rotary (halves of a head turn together, or neighbours), or none of its own.
         windows: the window of every layer.
         kv_heads: number of key-value heads, read off the config and the number of query heads.
         cached_heads: number of key-value heads that the engine's cache holds, where it isn't theirs.
         alibi: scores fall with distance, instead of rotary positions.
+        qk_norm_on: whether there are norms of queries and keys.
+        uneven: heads needn't divide the model's width: a head has what a whole division gives (GLM-4.5).
+        sinks: a learned score per head.
+        gate: how the output is scaled.
+        qk_norm_form: kind, bias and weights of these norms, where they aren't plain ones (its width doesn't matter).
+        extra: what else each layer stores.
+        differential: each pair of heads subtracts one mix of values from another (arXiv:2410.05258).
+        windows_in_mask: windows limit what is seen, and an engine may keep all rows nevertheless (GPT-Neo).
     """
 
     def blocks(c: Config, request: Request, layers: int) -> list[Block | None]:
         width = c.count("hidden_size")
         head = c.count("head_dim", None)
-        heads = c.count("num_attention_heads") if head else c.heads("num_attention_heads", width)
+        heads = c.count("num_attention_heads") if head or uneven else c.heads("num_attention_heads", width)
         head = head or width // heads
         groups = kv_heads(c, heads)
         slopes, bias = says(c, alibi), says(c, qkv_bias)
-        normed = {"head": head, "all": heads * head}.get(qk_norm or "")
+        widths = {"head": head, "all": heads * head, "each": heads * head}
+        normed = widths.get(qk_norm or "") if says(c, qk_norm_on) else None
         scalar = c.number("query_pre_attn_scalar", None)
+        form = qk_norm_form or Norm(0, epsilon=c.number("rms_norm_eps", 1e-6), unit_offset=unit_offset)
         one = Attention(
             width, heads, groups, head, Mask(), bias, bias, bias, says(c, out_bias),
-            qk_norm=Norm(normed, epsilon=c.number("rms_norm_eps", 1e-6), unit_offset=unit_offset) if normed else None,
+            qk_norm=replace(form, width=normed) if normed else None,
             cached_heads=cached_heads(c, request, heads, groups) if cached_heads else None,
-            rope=rope(c, head) if positions == "rope" and not slopes else None,
-            scale=scalar**-0.5 if scalar else None, softcap=c.number("attn_logit_softcapping", None), alibi=slopes,
+            rope=replace(rope(c, head), interleaved=positions == "interleaved") if positions != "none" and not slopes else None,
+            scale=scalar**-0.5 if scalar else c.number("attention_multiplier", None), softcap=c.number("attn_logit_softcapping", None), alibi=slopes,
+            sinks=sinks, gate=gate(c) if callable(gate) else gate, mixes=1 + differential,
+            rescored=differential and request.engine.rescores_differences,
+            whole_cache=windows_in_mask and request.engine.keeps_masked_rows, qk_norm_each=qk_norm == "each",
         )  # fmt: skip
+        one = replace(one, extra=extra(c, one)) if extra else one
         return [_windowed(c, one, window) for window in windows(c, layers)]
 
     return blocks
 
 
-def latent_attention(*, bias: Says = False) -> Maker:
-    """Return the maker of multi-head latent attention (DeepSeek)."""
+def latent_attention(
+    *,
+    bias: Says = False,
+    choosers: Maker | None = None,
+    gated_queries: bool = False,
+    extra: Callable[[Config, LatentAttention], tuple[Leaf, ...]] | None = None,
+) -> Maker:
+    """Return the maker of multi-head latent attention (DeepSeek).
 
-    def blocks(c: Config, _request: Request, layers: int) -> list[Block | None]:
+    Args:
+        bias: whether projections down and out add a vector.
+        choosers: maker of indexers, by which each row scores `index_topk` keys; layers without one use another's.
+        gated_queries: queries and an output gate are one projection (A.X K2).
+        extra: what else each layer stores.
+    """
+
+    def blocks(c: Config, request: Request, layers: int) -> list[Block | None]:
         width, heads = c.count("hidden_size"), c.count("num_attention_heads")
         nope, turned = c.count("qk_nope_head_dim"), c.count("qk_rope_head_dim")
         c.ignore("num_key_value_heads", "head_dim")
         turning = replace(rope(c, turned), interleaved=c.flag("rope_interleave", True))
         block = LatentAttention(
-            width, heads, c.count("q_lora_rank", None), c.count("kv_lora_rank"), nope, turned, c.count("v_head_dim"),
-            says(c, bias), turning, (nope + turned) ** -0.5 * _stretched(turning) ** 2,
+            width, heads, c.count("q_lora_rank", None), c.count("kv_lora_rank"), nope, turned, c.count("v_head_dim", width // heads),
+            says(c, bias), turning, (nope + turned) ** -0.5 * _stretched(c, turning) ** 2, gated_queries=gated_queries,
         )  # fmt: skip
-        return [block] * layers
+        block = replace(block, extra=extra(c, block)) if extra else block
+        if choosers is None:
+            return [block] * layers
+        block = replace(block, mask=Mask(chosen=c.count("index_topk")))
+        return [replace(block, chooser=chooser) for chooser in choosers(c, request, layers)]
 
     return blocks
 
@@ -147,22 +199,26 @@ def rope(c: Config, head: int) -> Rope:
     given = c.table("rope_parameters")
     nested = given.get("full_attention")
     parameters = nested if isinstance(nested, dict) else given
-    theta = parameters.get("rope_theta") or c.number("rope_theta", 10_000.0)
-    part = parameters.get("partial_rotary_factor") or c.number("partial_rotary_factor", 1.0)
+    theta = c.entry("rope_parameters", parameters, "rope_theta") or c.number("rope_theta", 10_000.0)
+    part = c.entry("rope_parameters", parameters, "partial_rotary_factor") or c.number("partial_rotary_factor", 1.0)
     scaling = c.table("rope_scaling") or {k: v for k, v in parameters.items() if k != "rope_theta"}
-    return Rope(int(head * part), theta, tuple(sorted((k, str(v)) for k, v in scaling.items())))
+    turned = c.count("rotary_dim", None) or int(head * part)
+    return Rope(turned, theta, tuple(sorted((k, str(v)) for k, v in scaling.items())))
 
 
 def _windowed(c: Config, attention: Attention, window: int | None) -> Attention:
     """Return an attention with a window; Gemma 3's have a rotary base of their own."""
     nested = c.table("rope_parameters").get("sliding_attention")
-    local = nested.get("rope_theta") if isinstance(nested, dict) else c.number("rope_local_base_freq", None)
+    local = c.number("rope_local_base_freq", None)
+    local = c.entry("rope_parameters", nested, "rope_theta") if isinstance(nested, dict) else local
     base = replace(attention.rope, theta=local, scaling=()) if attention.rope and window and local else attention.rope
     return replace(attention, mask=Mask(window=window), rope=base)
 
 
-def _stretched(turning: Rope) -> float:
+def _stretched(c: Config, turning: Rope) -> float:
     """Return what DeepSeek multiplies queries and keys with where YaRN stretches positions (arXiv:2309.00071, 3.4)."""
-    given = dict(turning.scaling)
-    factor, depth = float(str(given.get("factor") or 1)), float(str(given.get("mscale_all_dim") or 0))
+    if not turning.scaling:
+        return 1.0
+    key = "rope_scaling" if c.table("rope_scaling") else "rope_parameters"
+    factor, depth = c.entry(key, c.table(key), "factor", 1.0), c.entry(key, c.table(key), "mscale_all_dim")
     return 0.1 * depth * log(factor) + 1.0 if depth and factor > 1 else 1.0

@@ -1,4 +1,4 @@
-"""The coverage ledger: every bundled model against the stored reference, quantity by quantity.
+"""The coverage ledger: every bundled model, and every model_type's default config, against the stored reference.
 
 `python -m tests.oracle.ledger` rewrites docs/coverage.md; a test asserts that it is up to date, so that a model that stops
 being exact fails.
@@ -6,19 +6,25 @@ being exact fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import profiles
 from planner.api import load
+from planner.errors import PlanError
+from planner.families import FAMILIES
 from planner.model import Model
 from planner.workload import Pass
 from tests.oracle.store import load as load_records
+from tests.oracle.store import load_types
 
 PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
+LONGEST_GIST = 140
 QUANTITIES = ("parameters", "layers", "buffers", "cache", "FLOPs")
+NOT_LAYERS = ("merger", "projector", "subsampling", "stem.", "conv_layers", "altup_")
+"""Lists of modules in a record that are no layers of a stack."""
 DERIVED = {"transformer", "palm"}
 """Families without a reference implementation; tests/test_derivations.py derives them."""
 
@@ -103,25 +109,125 @@ def _flops(model: Model, record: dict[str, Any]) -> Iterator[Check]:
     exempt = EXEMPT.get(model.family, "")
     source = _source(model)
     for case, measured in record["flops"].items():
-        passes: dict[str, list[tuple[str, Pass]]] = {
-            "prefill512": [("decoder", Pass(1, 512))],
-            "decode512": [("decoder", Pass(1, 1, 512, "decode"))],
-            "forward512": [("encoder", Pass(1, 512))],
-            "source512-1": [("encoder", Pass(1, source)), ("decoder", Pass(1, 1, memory=source))],
-            "source512-128": [("encoder", Pass(1, source)), ("decoder", Pass(1, 128, memory=source))],
-            "decode128": [("decoder", Pass(1, 1, 128, "decode", source))],
-        }
         if measured is None:
             yield Check("FLOPs", case, None, None, exempt or reasons.get(f"flops.{case}", "not traced"))
             continue
-        total = head = 0
-        for name, p in passes[case]:
-            stack = model.stack(name)
-            assert stack is not None
-            by_work = stack.flops(p, model.engine, dense=True)
-            total += sum(by_work.values())
-            head += by_work.get("head", 0)
-        yield Check("FLOPs", case, (total, head), (measured["total"], measured["head"]), exempt)
+        by_work = _planned_flops(model, case, source)
+        planned = sum(by_work.values()), by_work.get("head", 0)
+        yield Check("FLOPs", case, planned, (measured["total"], measured["head"]), exempt)
+
+
+def _planned_flops(model: Model, case: str, source: int) -> dict[str, Any]:
+    """Return the FLOPs of a case by kind of work, dense; of a model with one stack, whatever that is called."""
+    passes: dict[str, list[tuple[str, Pass]]] = {
+        "prefill512": [("decoder", Pass(1, 512))],
+        "decode512": [("decoder", Pass(1, 1, 512, "decode"))],
+        "forward512": [("encoder", Pass(1, 512))],
+        "source512-1": [("encoder", Pass(1, source)), ("decoder", Pass(1, 1, memory=source))],
+        "source512-128": [("encoder", Pass(1, source)), ("decoder", Pass(1, 128, memory=source))],
+        "decode128": [("decoder", Pass(1, 1, 128, "decode", source))],
+    }
+    found: dict[str, Any] = {}
+    for name, p in passes[case]:
+        stack = model.stack(name) or (
+            model.stack("decoder") or model.stack("encoder") if len(passes[case]) == 1 else None
+        )
+        for work, flops in stack.flops(p, model.engine, dense=True).items() if stack else ():
+            found[work] = found.get(work, 0) + flops
+    return found
+
+
+# --- every model type -------------------------------------------------------------------------------------------------
+
+
+def type_checks(name: str, record: dict[str, Any]) -> Iterator[Check]:
+    """Yield all comparisons of a type's default config with its record.
+
+    Raises:
+        PlanError: the planner refuses the config.
+    """
+    model = load({**record["config"], "architectures": [record["class"]]}, engine="transformers")
+    tally = model.tally
+    yield Check("parameters", "total", tally.total, record["params"])
+    stacks = [_without_trailing_zeros(map(_parameters, stack.layers)) for stack in tally.stacks.values()]
+    for where, sizes in _stacks(record["layers"], stacks).items():
+        planned = sizes if sizes in stacks else max(stacks, key=lambda stack: _alike(stack, sizes))
+        yield Check("layers", where, planned, sizes)
+    yield Check("buffers", "total", tally.buffers, record["buffers"])
+    yield from _type_caches(model, record)
+    reasons = record.get("reasons") or {}
+    for case, measured in record["flops"].items():
+        if measured is None:
+            yield Check("FLOPs", case, None, None, EXEMPT.get(name) or reasons.get(f"flops.{case}", "not traced"))
+            continue
+        check = Check("FLOPs", case, sum(_planned_flops(model, case, _encoded(model, record)).values()), measured)
+        yield check if check.exact else replace(check, reason=EXEMPT.get(name, ""))
+    if not record["flops"]:
+        yield Check("FLOPs", "all", None, None, reasons.get("flops", "not traced"))
+
+
+def _parameters(layer: dict[str, int]) -> int:
+    return sum(layer.values())
+
+
+def _without_trailing_zeros(sizes: Iterable[int]) -> list[int]:
+    """Return parameters by layer, without the layers at the end that run an earlier one's weights again."""
+    found = list(sizes)
+    while found and not found[-1]:
+        found.pop()
+    return found
+
+
+def _alike(planned: list[int], sizes: list[int]) -> tuple[bool, int]:
+    """Return how near two lists of parameters are: whether equally long, and how many layers are equal."""
+    return len(planned) == len(sizes), sum(a == b for a, b in zip(planned, sizes, strict=False))
+
+
+def _stacks(layers: dict[str, list[list[int]]], planned: list[list[int]]) -> dict[str, list[int]]:
+    """Return parameters by layer of a record's stacks; lists of one parent and length are a layer's parts, and summed.
+
+    They stay apart where the planner has each of them as a stack of its own.
+    """
+    found: dict[str, list[int]] = {}
+    parents: dict[tuple[str, int], list[str]] = {}
+    for name, runs in layers.items():
+        if any(part in name for part in NOT_LAYERS):
+            continue
+        found[name] = _without_trailing_zeros(size for count, size in runs for _ in range(count))
+        parents.setdefault((name.rpartition(".")[0], sum(count for count, _ in runs)), []).append(name)
+    for (parent, _), names in parents.items():
+        if len(names) > 1 and not all(found[name] in planned for name in names):
+            parts = [found.pop(name) for name in names]
+            depth = max(map(len, parts))
+            found[parent] = [
+                sum(column) for column in zip(*(part + [0] * (depth - len(part)) for part in parts), strict=True)
+            ]
+    return found
+
+
+def _encoded(model: Model, record: dict[str, Any]) -> int:
+    """Return the positions that the encoder makes of its input."""
+    if model.kind != "encoder-decoder" and not model.source_positions:
+        return 0  # Llama 3.2 Vision's text: nothing to look at
+    return int(record.get("source") or _source(model))
+
+
+def _type_caches(model: Model, record: dict[str, Any]) -> Iterator[Check]:
+    """Yield the bytes of all caches, per case; where there is none to compare, why."""
+    decoder = model.stack("decoder")
+    for case, measured in record["cache"].items():
+        tokens = sum(int(part) for part in case.split("+"))
+        planned = 0
+        for cache, layers in decoder.caches.items() if decoder else ():
+            rows = _encoded(model, record) if cache.kind == "cross" else tokens
+            planned += 2 * layers * cache.owner * cache.elements(rows, model.engine)
+        yield Check("cache", case, planned, measured)
+    for case, reason in (record.get("reasons") or {}).items():
+        if case == "cache" or (case.startswith("cache.") and not record["cache"]):
+            yield Check("cache", case, None, None, reason)
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
 
 
 EXEMPT = {
@@ -132,8 +238,8 @@ EXEMPT = {
 """Families whose FLOPs the reference counts otherwise, with the reason."""
 
 
-def page(records: dict[str, dict[str, Any]]) -> str:
-    """Return the page: a row a model, exact or the reason it is not."""
+def page(records: dict[str, dict[str, Any]], types: dict[str, dict[str, Any]]) -> str:
+    """Return the page: a row a bundled model and a row a model_type, exact or the reason it is not."""
     lines = [
         "# Coverage",
         "",
@@ -158,8 +264,53 @@ def page(records: dict[str, dict[str, Any]]) -> str:
         found = list(checks(name, records[name]))
         cells = [_cell([check for check in found if check.quantity == quantity], notes) for quantity in QUANTITIES]
         lines.append(f"| {name} | {family} | {' | '.join(cells)} |")
-    lines += ["", *(f"{number}. {reason}" for reason, number in notes.items()), ""]
-    return "\n".join(lines)
+    lines += ["", *(f"{number}. {reason}" for reason, number in notes.items())]
+    return "\n".join([*lines, "", *_types_table(types), ""])
+
+
+def _types_table(types: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield the second table and its notes."""
+    yield from (
+        "## Every model type",
+        "",
+        "Every model_type of transformers' causal, sequence-to-sequence, masked and speech language models, on the default config of",
+        "its class, as `tests/oracle/types.jsonl` holds it (`python -m tests.oracle.types`): totals of parameters, parameters of every",
+        "layer, persistent buffers, total cache bytes and total dense FLOPs in the same cases as above; models of several inputs run",
+        'text only. "none": the reference has nothing to compare; "refused": the planner has no such family.',
+        "",
+        f"| model type | class | {' | '.join(QUANTITIES)} |",
+        f"|---|---|{'---|' * len(QUANTITIES)}",
+    )
+    notes: dict[str, int] = {}
+    for name, record in types.items():
+        yield f"| {name} | {record['class']} | {' | '.join(_type_cells(name, record, notes))} |"
+    yield ""
+    yield from (f"{number}. {reason}" for reason, number in notes.items())
+
+
+def _type_cells(name: str, record: dict[str, Any], notes: dict[str, int]) -> list[str]:
+    """Return a type's cells, padded with empty ones where one says all."""
+    empty = [""] * (len(QUANTITIES) - 1)
+    if name not in FAMILIES:
+        return ["refused", *empty]
+    if "error" in record:
+        return [_note(f"the library can't build its default config: {_gist(record['error'])}", notes), *empty]
+    try:
+        found = list(type_checks(name, record))
+    except PlanError as error:
+        return [_note(f"the planner refuses the default config: {_gist(error.problem)}", notes), *empty]
+    return [_cell([check for check in found if check.quantity == quantity], notes) for quantity in QUANTITIES]
+
+
+def _gist(message: str) -> str:
+    """Return a message's first sentence, on one line."""
+    line = " ".join(message.replace("|", "/").split())
+    return line if len(line) < LONGEST_GIST else f"{line[: LONGEST_GIST - 3].rstrip()}..."
+
+
+def _note(reason: str, notes: dict[str, int]) -> str:
+    """Return "note N" of a reason."""
+    return f"note {notes.setdefault(reason, len(notes) + 1)}"
 
 
 def _cell(found: list[Check], notes: dict[str, int]) -> str:
@@ -167,8 +318,8 @@ def _cell(found: list[Check], notes: dict[str, int]) -> str:
     if not found:
         return "none"
     reasons = dict.fromkeys(check.reason or "differs" for check in found if check.reason or not check.exact)
-    return ", ".join(f"note {notes.setdefault(reason, len(notes) + 1)}" for reason in reasons) or "exact"
+    return ", ".join(_note(reason, notes) for reason in reasons) or "exact"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(load_records()))
+    PAGE.write_text(page(load_records(), load_types()))

@@ -15,11 +15,13 @@ import re
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from inspect import Parameter, signature
+from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -28,6 +30,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from transformers.modeling_outputs import MoEModelOutput
@@ -47,6 +50,10 @@ FOREIGN_NAMES: Final = frozenset({"gpt3-175b"})
 TOKENS: Final = 512
 LONG: Final = 5000
 TARGET: Final = 128
+SAMPLES: Final = 163_920
+MOONSHINE_SAMPLES: Final = 197_119
+"""Sound that a stack of convolutions makes 512 positions of, with no sample left over: wav2vec 2.0's, Moonshine's."""
+
 BYTES: Final = 2
 _DECODER_CASES: Final = (f"prefill{TOKENS}", f"decode{TOKENS}")
 _ENCODER_CASES: Final = (f"forward{TOKENS}",)
@@ -57,16 +64,20 @@ _MATMUL_LIKE: Final = re.compile(
     r"|conv\w*|\w*convolution\w*|lstm\w*|gru\w*|rnn\w*|cdist|fft\w*)(_|\d|$)|attention"
 )
 _UNTRACEABLE: Final = (RuntimeError, IndexError, ValueError)
+_EXPERT: Final = re.compile(r"\.experts\.(expert_)?(\d+)\.")
+_CACHE_NAMES: Final = ("past_key_values", "cache", "cache_params", "state")
+_MOST_CALLS: Final = 60_000
 
 Flops = dict[str, int]
 Row = list[Any]
+T = TypeVar("T")
 
 
 class UncountedOpError(Exception):
     """An operator that multiplies matrices and has no FLOP formula, so that it would count as 0."""
 
 
-_FAILURES: Final = (*_UNTRACEABLE, UncountedOpError, LookupError, TypeError, AttributeError)
+FAILURES: Final = (*_UNTRACEABLE, UncountedOpError, LookupError, TypeError, AttributeError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -89,19 +100,37 @@ class Tracing:
 
 @dataclass(frozen=True)
 class Runs:
-    """Cache bytes and FLOPs per case, FLOPs with the experts stubbed, and why a case is missing or null."""
+    """Cache bytes and FLOPs per case, FLOPs with the experts stubbed, and why a case is missing or null.
+
+    Attributes:
+        cache: bytes of each slot by case. flops: of each case, None where it could not be counted.
+        flops_without_experts: instead of those. reasons: why a case is missing. notes: what tracing left out.
+        source: positions that the encoder made of its input, None without one.
+    """
 
     cache: dict[str, Any]
     flops: dict[str, Flops | None]
     flops_without_experts: dict[str, Flops]
     reasons: dict[str, str]
     notes: list[str]
+    source: int | None = None
+
+
+class Ran(NamedTuple):
+    """A forward: its output, its {total, head} FLOPs, and how many operators it called."""
+
+    output: Any
+    flops: Flops
+    calls: int
 
 
 def record(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the reference record of a config dict: counts in parameters, bytes and FLOPs (2 per multiply-add)."""
     built = build(config)
-    runs = _runs(built)
+    runs = run(built)
+    uncounted = [why for why in runs.reasons.values() if why.startswith(UncountedOpError.__name__)]
+    if uncounted:
+        raise UncountedOpError(uncounted[0])
     optional = {
         "flops_without_experts": runs.flops_without_experts,
         "reasons": runs.reasons,
@@ -123,26 +152,38 @@ def build(config: Mapping[str, Any]) -> Built:
     """Build `architectures[0]` of a config dict in bfloat16 on the meta device, without its quantization."""
     name = config["architectures"][0]
     bare = {**{key: value for key, value in config.items() if key != "quantization_config"}, "use_cache": True}
-    model_class = getattr(transformers, name)
+    return build_class(getattr(transformers, name), lambda: transformers.AutoConfig.for_model(**bare))
+
+
+def build_class(
+    model_class: type[transformers.PreTrainedModel], config: Callable[[], transformers.PreTrainedConfig]
+) -> Built:
+    """Build a class from a fresh config in bfloat16 on the meta device, with sdpa where it has that."""
     try:
-        model, attention = _instantiate(model_class, bare, "sdpa"), "sdpa"
+        model, attention = instantiate(model_class, config(), "sdpa"), "sdpa"
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise
-        model, attention = _instantiate(model_class, bare, "eager"), "eager"
-    return Built(model, bare["model_type"], _kind(model), attention)
+        model, attention = instantiate(model_class, config(), "eager"), "eager"
+    return Built(model, model.config.model_type, _kind(model), attention)
 
 
-def _instantiate(
-    model_class: type[transformers.PreTrainedModel], config: Mapping[str, Any], attention: str
+def instantiate(
+    model_class: type[transformers.PreTrainedModel],
+    config: transformers.PreTrainedConfig,
+    attention: str,
+    device: str = "meta",
+    dtype: torch.dtype = torch.bfloat16,
 ) -> transformers.PreTrainedModel:
     """Return the model in evaluation mode, its experts (if any) as batched matrix products."""
-    parsed = transformers.AutoConfig.for_model(**config)
-    with torch.device("meta"):
-        model = model_class._from_config(parsed, dtype=torch.bfloat16, attn_implementation=attention)
-    if model._can_set_experts_implementation():
-        model.set_experts_implementation("batched_mm")
-    return model.eval()
+    with torch.device(device):
+        model = model_class._from_config(config, dtype=dtype, attn_implementation=attention)
+    for part in model.modules():
+        if isinstance(part, transformers.PreTrainedModel) and part._can_set_experts_implementation():
+            part.set_experts_implementation("batched_mm")
+    if hasattr(model, "set_default_language"):
+        model.set_default_language(model.config.languages[0])
+    return model.requires_grad_(requires_grad=False).eval()
 
 
 def _kind(model: transformers.PreTrainedModel) -> str:
@@ -165,7 +206,28 @@ def _flat(names: Iterable[str | tuple[str, ...]]) -> Iterator[str]:
 
 def _parameters(built: Built) -> dict[str, Any]:
     """Return tensors, ties, persistent buffers and parameter counts by component, layer and role."""
-    model, unique, tied = built.model, {}, []
+    model = built.model
+    unique, tied, owners = unique_parameters(model)
+    lists = outer_lists(model)
+    where = {name: component(built.model_type, pattern(name, lists)[0]) for name in unique}
+    sizes = {name: parameter.numel() for name, parameter in unique.items()}
+    by_block = _sum_by((where[name], sizes[name]) for name in unique)
+    return {
+        "tensors": _rows(unique, lists),
+        "tied": tied,
+        "buffers": _rows(stored_buffers(model), lists),
+        "by_block": by_block,
+        "layers": _layers(built.kind, where, sizes, lists),
+        "params": sum(sizes.values()),
+        "params_embedding": by_block.get("embedding", 0),
+        "params_head": _head_parameters(model, where, owners),
+    }
+
+
+def unique_parameters(model: nn.Module) -> tuple[dict[str, nn.Parameter], list[str], dict[int, str]]:
+    """Return parameters by their first name, the names of those tied to one, and {storage: first name}."""
+    unique: dict[str, nn.Parameter] = {}
+    tied: list[str] = []
     owners: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         storage = parameter.untyped_storage()._cdata
@@ -174,22 +236,13 @@ def _parameters(built: Built) -> dict[str, Any]:
         else:
             owners[storage] = name
             unique[name] = parameter
+    return unique, tied, owners
+
+
+def stored_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the persistent buffers by name."""
     stored = set(model.state_dict())
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in stored}
-    lists = _outer_lists(model)
-    where = {name: component(built.model_type, _pattern(name, lists)[0]) for name in unique}
-    sizes = {name: parameter.numel() for name, parameter in unique.items()}
-    by_block = _sum_by((where[name], sizes[name]) for name in unique)
-    return {
-        "tensors": _rows(unique, lists),
-        "tied": tied,
-        "buffers": _rows(buffers, lists),
-        "by_block": by_block,
-        "layers": _layers(built.kind, where, sizes, lists),
-        "params": sum(sizes.values()),
-        "params_embedding": by_block.get("embedding", 0),
-        "params_head": _head_parameters(model, where, owners),
-    }
+    return {name: buffer for name, buffer in model.named_buffers() if name in stored}
 
 
 def _head_parameters(model: transformers.PreTrainedModel, where: Mapping[str, str], owners: Mapping[int, str]) -> int:
@@ -201,13 +254,17 @@ def _head_parameters(model: transformers.PreTrainedModel, where: Mapping[str, st
     return sum(size for name, size in own.items() if where[name] != "embedding")
 
 
-def _outer_lists(model: nn.Module) -> dict[str, int]:
+def outer_lists(model: nn.Module) -> dict[str, int]:
     """Return the module lists that lie in no other list, as {dotted name: length}: the layer stacks."""
-    found = {name: len(module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    found = {
+        name: len(module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and not isinstance(module, ParametrizationList)
+    }
     return {name: size for name, size in found.items() if not any(name.startswith(f"{other}.") for other in found)}
 
 
-def _pattern(name: str, lists: Iterable[str]) -> tuple[str, str, int | None]:
+def pattern(name: str, lists: Iterable[str]) -> tuple[str, str, int | None]:
     """Return a tensor name with its layer index replaced by {}, its stack's name ("" for none) and that index."""
     for stack in lists:
         if name.startswith(f"{stack}."):
@@ -220,9 +277,22 @@ def _rows(tensors: Mapping[str, Tensor], lists: Iterable[str]) -> list[Row]:
     """Return [name pattern, shape, layer indices] per kind of tensor, in the order of first appearance."""
     grouped: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for name, tensor in tensors.items():
-        pattern, _, index = _pattern(name, lists)
-        grouped.setdefault((pattern, tuple(tensor.shape)), []).extend([] if index is None else [index])
-    return [[pattern, list(shape), _ranges(indices)] for (pattern, shape), indices in grouped.items()]
+        general, _, index = pattern(name, lists)
+        grouped.setdefault((general, tuple(tensor.shape)), []).extend([] if index is None else [index])
+    return _collapsed([[general, list(shape), _ranges(indices)] for (general, shape), indices in grouped.items()])
+
+
+def _collapsed(rows: Iterable[Row]) -> list[Row]:
+    """Return rows with those that differ by the index of an expert as one: expert_0 to expert_7 are expert_{0-7}."""
+    experts: dict[tuple[str, ...], list[int]] = {}
+    for name, shape, layers in rows:
+        found = _EXPERT.search(name)
+        general = _EXPERT.sub(r".experts.\1{}.", name) if found else name
+        experts.setdefault((general, str(shape), layers), []).extend([int(found[2])] if found else [])
+    return [
+        [(f"{{{_ranges(indices)}}}".join(name.rsplit("{}", 1)) if indices else name), json.loads(shape), layers]
+        for (name, shape, layers), indices in experts.items()
+    ]
 
 
 def _ranges(indices: Sequence[int]) -> str:
@@ -243,7 +313,7 @@ def _layers(
     if len(counts) != len(lists):
         raise ValueError(f"two layer stacks with one role: {sorted(lists)}")
     for name, size in sizes.items():
-        _, stack, index = _pattern(name, lists)
+        _, stack, index = pattern(name, lists)
         if index is not None:
             counts[_stack_role(kind, stack)][index][where[name]] += size
     return {role: [dict(layer) for layer in layers] for role, layers in counts.items()}
@@ -267,60 +337,88 @@ def _sum_by(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
 # --- forwards ---------------------------------------------------------------------------------------------------------
 
 
-def _runs(built: Built) -> Runs:
+def run(built: Built) -> Runs:
     """Run every case of a model's kind; null FLOPs with a reason, and no cache, where it cannot be traced."""
-    run, cases = {
+    runner, cases = {
         "decoder": (_decoder_runs, _DECODER_CASES),
         "encoder": (_encoder_runs, _ENCODER_CASES),
         "encoder-decoder": (_seq2seq_runs, _SEQ2SEQ_CASES),
     }[built.kind]
     try:
-        return run(built)
-    except _UNTRACEABLE as error:
-        reasons = dict.fromkeys(("cache", *(f"flops.{case}" for case in cases)), _describe(error))
+        return runner(built.model)
+    except FAILURES as error:
+        reasons = dict.fromkeys(("cache", *(f"flops.{case}" for case in cases)), describe(error))
         return Runs({}, dict.fromkeys(cases), {}, reasons, [])
 
 
-def _decoder_runs(built: Built) -> Runs:
+def _decoder_runs(model: transformers.PreTrainedModel) -> Runs:
     """Run a prompt of 512, one step after it, and a prompt of 5000 (B = 1), logits at every position."""
     prompt, step = _DECODER_CASES
-    tracing, output, flops = _first(built.model, {"input_ids": _ids(TOKENS)})
-    past = getattr(output, "past_key_values", None)
-    if past is None:
-        absent = f"{type(built.model).__name__} keeps no cache"
-        reasons = {f"flops.{step}": absent, "cache": absent}
-        return _finish(tracing, {}, {prompt: flops, step: None}, reasons)
+    tracing, first = _first(model, _prompt(model, TOKENS))
+    name = _cache_name(first.output)
+    if name is None:
+        absent = f"{type(model).__name__} keeps no cache"
+        return _finish(tracing, {}, {prompt: first.flops, step: None}, {f"flops.{step}": absent, "cache": absent})
+    past = getattr(first.output, name)
     cache: dict[str, Any] = {f"{TOKENS}": _slots(past)}
-    after, step_flops = _forward(built.model, tracing, {"input_ids": _ids(1), "past_key_values": past})
-    cache[f"{TOKENS}+1"] = _slots(after.past_key_values)
-    reasons = {}
+    reasons: dict[str, str] = {}
+    after = _attempt(
+        reasons,
+        (f"flops.{step}", f"cache.{TOKENS}+1"),
+        lambda: _forward(model, tracing, _prompt(model, 1) | {name: past}),
+    )
+    if after:
+        cache[f"{TOKENS}+1"] = _slots(getattr(after.output, name))
+    if first.calls > _MOST_CALLS:
+        reasons[f"cache.{LONG}"] = f"not run: {first.calls:,} operators for {TOKENS} tokens, one token after the other"
+    elif model.device.type != "meta":
+        reasons[f"cache.{LONG}"] = "not run on real tensors"
+    elif long := _attempt(reasons, (f"cache.{LONG}",), lambda: _forward(model, tracing, _prompt(model, LONG))):
+        cache[f"{LONG}"] = _slots(getattr(long.output, name))
+    return _finish(tracing, cache, {prompt: first.flops, step: after.flops if after else None}, reasons)
+
+
+def _cache_name(output: Any) -> str | None:
+    """Return what an output calls its cache, None without one."""
+    return next((name for name in _CACHE_NAMES if getattr(output, name, None) is not None), None)
+
+
+def _attempt(reasons: dict[str, str], cases: Iterable[str], call: Callable[[], T]) -> T | None:
+    """Return a call's result; where it fails, None, and why as the reason of each case."""
     try:
-        output, _ = _forward(built.model, tracing, {"input_ids": _ids(LONG)})
-        cache[f"{LONG}"] = _slots(output.past_key_values)
-    except _UNTRACEABLE as error:
-        reasons[f"cache.{LONG}"] = _describe(error)
-    return _finish(tracing, cache, {prompt: flops, step: step_flops}, reasons)
+        return call()
+    except FAILURES as error:
+        reasons.update(dict.fromkeys(cases, describe(error)))
+        return None
 
 
-def _encoder_runs(built: Built) -> Runs:
+def _encoder_runs(model: transformers.PreTrainedModel) -> Runs:
     """Run 512 tokens (B = 1) through an encoder."""
-    tracing, _, flops = _first(built.model, {"input_ids": _ids(TOKENS)})
-    return _finish(tracing, {}, dict.fromkeys(_ENCODER_CASES, flops), {})
+    tracing, first = _first(model, {"input_ids": _ids(model, 1, TOKENS)})
+    return _finish(tracing, {}, dict.fromkeys(_ENCODER_CASES, first.flops), {})
 
 
-def _seq2seq_runs(built: Built) -> Runs:
+def _seq2seq_runs(model: transformers.PreTrainedModel) -> Runs:
     """Run a source of 512 (or Whisper's fixed frames) with 1 and 128 decoder tokens, then one step after 128."""
-    model = built.model
     short, full, step = _SEQ2SEQ_CASES
-    tracing, output, full_flops = _first(model, {**_source(model), "decoder_input_ids": _ids(TARGET)})
-    cache: dict[str, Any] = {f"{TARGET}": _pair_slots(output.past_key_values)}
-    encoded = MoEModelOutput(last_hidden_state=output.encoder_last_hidden_state)
-    decode = {"encoder_outputs": encoded, "decoder_input_ids": _ids(1), "past_key_values": output.past_key_values}
-    after, step_flops = _forward(model, tracing, decode)
-    cache[f"{TARGET}+1"] = _pair_slots(after.past_key_values)
-    first, short_flops = _forward(model, tracing, {**_source(model), "decoder_input_ids": _ids(1)})
-    cache["1"] = _pair_slots(first.past_key_values)
-    return _finish(tracing, cache, {short: short_flops, full: full_flops, step: step_flops}, {})
+    tracing, first = _first(model, _source(model) | _target(model, TARGET))
+    memory, name = first.output.encoder_last_hidden_state, _cache_name(first.output) or ""
+    past = getattr(first.output, name, None)
+    cache: dict[str, Any] = {f"{TARGET}": _pair_slots(past)} if name else {}
+    reasons = {} if cache else {"cache": f"{type(model).__name__} keeps no cache"}
+    encoded = MoEModelOutput(last_hidden_state=memory)
+    encoded.attention_mask = None  # some decoders read one there
+    decode = {"encoder_outputs": encoded, name or "past_key_values": past, **_target(model, 1)}
+    after = _attempt(reasons, (f"flops.{step}", f"cache.{TARGET}+1"), lambda: _forward(model, tracing, decode))
+    one = _attempt(
+        reasons, (f"flops.{short}", "cache.1"), lambda: _forward(model, tracing, _source(model) | _target(model, 1))
+    )
+    if cache and after:
+        cache[f"{TARGET}+1"] = _pair_slots(getattr(after.output, name))
+    if cache and one:
+        cache["1"] = _pair_slots(getattr(one.output, name))
+    flops = {short: one.flops if one else None, full: first.flops, step: after.flops if after else None}
+    return replace(_finish(tracing, cache, flops, reasons), source=memory.shape[1])
 
 
 def _finish(
@@ -336,12 +434,12 @@ def _finish(
     return Runs(cache, dict.fromkeys(flops), stubbed, {**reasons, **nulled}, notes)
 
 
-def _first(model: transformers.PreTrainedModel, inputs: Mapping[str, Tensor]) -> tuple[Tracing, Any, Flops]:
-    """Run a first forward, leaving out no more than it takes; return what was left out, its output and its FLOPs."""
+def _first(model: transformers.PreTrainedModel, inputs: Mapping[str, Tensor]) -> tuple[Tracing, Ran]:
+    """Run a first forward, leaving out no more than it takes; return what was left out, and the forward."""
     tracing = Tracing()
     while True:
         try:
-            return tracing, *_forward(model, tracing, inputs)
+            return tracing, _forward(model, tracing, inputs)
         except _UNTRACEABLE as error:
             tracing = _leave_out(tracing, error)
 
@@ -350,15 +448,15 @@ def _leave_out(tracing: Tracing, error: Exception) -> Tracing:
     """Return a tracing that avoids an error, or raise that error again where none does."""
     message = str(error)
     if "Tensor.item()" in message and not tracing.false_conditions:
-        return replace(tracing, false_conditions=_describe(error))
-    if "nonzero" in message and not tracing.stub_experts:
-        return replace(tracing, stub_experts=_describe(error))
+        return replace(tracing, false_conditions=describe(error))
+    if ("nonzero" in message or "no data" in message) and not tracing.stub_experts:
+        return replace(tracing, stub_experts=describe(error))
     raise error
 
 
-def _forward(model: transformers.PreTrainedModel, tracing: Tracing, inputs: Mapping[str, Any]) -> tuple[Any, Flops]:
+def _forward(model: transformers.PreTrainedModel, tracing: Tracing, inputs: Mapping[str, Any]) -> Ran:
     """Run one forward; return its output and {total, head} FLOPs, head being the output projection's."""
-    counter = FlopCounterMode(display=False)
+    counter, guard = FlopCounterMode(display=False), _OnlyCounted()
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings(action="ignore", category=FutureWarning))
         stack.enter_context(torch.no_grad())
@@ -366,22 +464,28 @@ def _forward(model: transformers.PreTrainedModel, tracing: Tracing, inputs: Mapp
             stack.enter_context(_FalseConditions())
         if tracing.stub_experts:
             stack.enter_context(_stubbed_experts(model))
-        stack.enter_context(_OnlyCounted())
+        stack.enter_context(guard)
         stack.enter_context(counter)
         output = model(**inputs)
     counts = counter.get_flop_counts()
     head = model.get_output_embeddings()
     name = next((name for name, module in model.named_modules() if module is head), None)
     scope = f"{type(model).__name__}.{name}"
-    return output, {"total": counter.get_total_flops(), "head": sum(counts.get(scope, {}).values()) if name else 0}
+    in_head = sum(counts.get(scope, {}).values()) if name else 0
+    return Ran(output, {"total": counter.get_total_flops(), "head": in_head}, guard.calls)
 
 
 class _OnlyCounted(TorchDispatchMode):
-    """Refuse operators that multiply matrices and that the FLOP counter would count as 0."""
+    """Count operators; refuse those that multiply matrices and that the FLOP counter would count as 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
+        self.calls += 1
         packet = func._overloadpacket
         if packet not in flop_registry and _MATMUL_LIKE.search(packet.__name__):
             raise UncountedOpError(f"{func} has no FLOP formula")
@@ -414,27 +518,81 @@ def _zeros(hidden: Tensor, *_: Tensor) -> Tensor:
     return torch.zeros_like(hidden)
 
 
-def _ids(tokens: int) -> Tensor:
-    """Return data-free token ids of shape (1, tokens)."""
-    return torch.empty((1, tokens), dtype=torch.long, device="meta")
+def _ids(model: transformers.PreTrainedModel, *shape: int) -> Tensor:
+    """Return token ids of a shape: data-free on the meta device, else from the middle of the vocabulary."""
+    device = model.device
+    if device.type == "meta":
+        return torch.empty(shape, dtype=torch.long, device=device)
+    entries = getattr(model.config.get_text_config(), "vocab_size", 64)
+    return torch.arange(prod(shape), device=device).reshape(shape) % (entries // 4) + entries // 4
+
+
+def _prompt(model: transformers.PreTrainedModel, tokens: int) -> dict[str, Any]:
+    """Return a decoder's input of a number of tokens: ids (1, tokens), or of every codebook."""
+    config = model.config
+    shape: tuple[int, ...] = (1, tokens)
+    if config.model_type.startswith("musicgen"):
+        shape = (config.num_codebooks, tokens)
+    elif config.model_type == "kyutai_speech_to_text":
+        shape = (1, tokens, config.num_codebooks + 1)
+    return {"input_ids": _ids(model, *shape), **_asking_for_cache(model)}
+
+
+def _target(model: transformers.PreTrainedModel, tokens: int) -> dict[str, Any]:
+    """Return the decoder's input of an encoder-decoder: ids (1, tokens), or of every channel."""
+    channels = (model.config.decoder_config.num_channels,) if model.config.model_type == "dia" else ()
+    return {"decoder_input_ids": _ids(model, 1, tokens, *channels), **_asking_for_cache(model)}
+
+
+def _asking_for_cache(model: transformers.PreTrainedModel) -> dict[str, bool]:
+    """Return the argument that asks for a cache, where a model can be asked; some read no config for it."""
+    parameters = signature(model.forward).parameters.values()
+    asks = any(each.name == "use_cache" or each.kind is Parameter.VAR_KEYWORD for each in parameters)
+    return {"use_cache": True} if asks else {}
 
 
 def _source(model: transformers.PreTrainedModel) -> dict[str, Tensor]:
-    """Return an encoder's input: ids (1, 512), or Whisper's features (1, mel bins, frames)."""
-    if model.main_input_name != "input_features":
-        return {"input_ids": _ids(TOKENS)}
-    shape = (1, model.config.num_mel_bins, 2 * model.config.max_source_positions)
-    return {"input_features": torch.empty(shape, dtype=torch.bfloat16, device="meta")}
+    """Return an encoder's input: ids (1, 512), features of 512 or Whisper's fixed frames, or samples of sound."""
+    name = model.main_input_name
+    if name not in ("input_features", "input_values", "inputs"):
+        return {"input_ids": _ids(model, 1, TOKENS)}
+    samples = MOONSHINE_SAMPLES if model.config.model_type.startswith("moonshine") else SAMPLES
+    shape = _frames(model) if name == "input_features" else (1, samples)
+    return {name: torch.zeros(shape, dtype=model.dtype, device=model.device)}
 
 
-def _describe(error: BaseException) -> str:
+def _frames(model: transformers.PreTrainedModel) -> tuple[int, ...]:
+    """Return the shape of sound as features: (1, mel bins, frames) of Whisper, else (1, 512, features)."""
+    config = model.config
+    if config.model_type == "whisper":
+        return 1, config.num_mel_bins, 2 * config.max_source_positions
+    inner = getattr(config, "encoder_config", config)
+    names = ("num_mel_bins", "input_feat_per_channel", "feature_size", "d_model", "hidden_size")
+    return 1, TOKENS, next(getattr(inner, name) for name in names if getattr(inner, name, None))
+
+
+def describe(error: BaseException) -> str:
     """Return an exception's type and the start of its message, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
-def _slots(cache: transformers.Cache) -> list[int]:
-    """Return the bytes of each cache slot in layer order, at 2 bytes per element of every state it holds."""
-    return [sum(BYTES * state.numel() for state in _states(vars(layer).values())) for layer in cache.layers]
+def _slots(cache: Any) -> list[int]:
+    """Return the bytes of each cache slot in layer order, and of what lies beside the layers."""
+    if isinstance(cache, transformers.EncoderDecoderCache):
+        return _slots(cache.self_attention_cache) + _slots(cache.cross_attention_cache)
+    if not hasattr(cache, "layers"):
+        return [_bytes(cache if isinstance(cache, (list, tuple)) else vars(cache).values())]
+    beside = _bytes(value for key, value in vars(cache).items() if key != "layers")
+    return [*(_bytes(vars(layer).values()) for layer in cache.layers), *([beside] if beside else [])]
+
+
+def _bytes(values: Iterable[Any]) -> int:
+    """Return bytes at 2 per element of every state among values, one tensor under two names once."""
+    distinct = {
+        (state.untyped_storage()._cdata, state.storage_offset(), state.shape): state.numel()
+        for state in _states(values)
+    }
+    return BYTES * sum(distinct.values())
 
 
 def _states(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -448,8 +606,10 @@ def _states(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from _states(value.values())
 
 
-def _pair_slots(cache: transformers.EncoderDecoderCache) -> dict[str, list[int]]:
+def _pair_slots(cache: Any) -> dict[str, list[int]]:
     """Return the bytes of each slot of the decoder's own and of its cross-attention cache."""
+    if not isinstance(cache, transformers.EncoderDecoderCache):
+        return {"self": _slots(cache)}
     return {"self": _slots(cache.self_attention_cache), "cross": _slots(cache.cross_attention_cache)}
 
 
@@ -495,9 +655,9 @@ def _record_all(configs: Mapping[str, Mapping[str, Any]], store: Path) -> int:
             try:
                 save({**load(store), name: record(config)}, store)
                 console.print(f"{name} {time.perf_counter() - start:.1f} s", highlight=False)
-            except _FAILURES as error:
+            except FAILURES as error:
                 failed = True
-                console.print(f"{name} failed: {_describe(error)}", markup=False, highlight=False)
+                console.print(f"{name} failed: {describe(error)}", markup=False, highlight=False)
             progress.advance(task)
     return int(failed)
 

@@ -19,6 +19,19 @@ from planner.errors import PlanError
 from planner.model import Model, Stack
 from planner.workload import Pass
 
+NOT_LAYERS = (
+    "merger",
+    "seanet",
+    "projector",
+    "subsampling",
+    "stem.",
+    "conv_layers",
+    "altup_",
+    "visual_projection",
+    "embed.conv",
+)
+"""Lists of modules in a record that are no layers of a stack."""
+
 CORPUS = Path(__file__).parents[3] / "shared" / "truth"
 
 
@@ -45,17 +58,23 @@ def differences(record: dict[str, Any], *, flops: bool = True) -> Iterator[str]:
         PlanError: the planner refuses the config.
     """
     given = config(record)
-    given.setdefault("architectures", [record["class"]])
+    given["architectures"] = given.get("architectures") or [record["class"]]
     model = load(given, engine="transformers")
     tally = model.tally
     if tally.total != record["params"]:
         yield f"parameters {tally.total:,} planned, {record['params']:,} measured ({tally.total - record['params']:+,})"
     planned = [[sum(layer.values()) for layer in stack.layers] for stack in tally.stacks.values()]
     for name, layers in (record.get("layers") or {}).items():
-        if layers not in planned:
+        if layers not in planned and not any(part in name for part in NOT_LAYERS):
             yield f"layers of {name}: {layers[:6]} measured, planned {[each[:6] for each in planned]}"
     if (active := (record.get("moe") or {}).get("active")) and tally.active != active:
         yield f"active {tally.active:,} planned, {active:,} measured"
+    text = record.get("text_part") or {}
+    if text.get("params") and len(tally.stacks) > 1:
+        words = tally.stacks.get("decoder") or tally.stacks["encoder"]
+        found = words.total - words.head
+        if found != (without := text["params"] - text["parts"]["lm_head"]):
+            yield f"text model without its head {found:,} planned, {without:,} measured ({found - without:+,})"
     yield from _caches(model, record)
     if flops:
         yield from _flops(model, record)
@@ -63,7 +82,8 @@ def differences(record: dict[str, Any], *, flops: bool = True) -> Iterator[str]:
 
 def _caches(model: Model, record: dict[str, Any]) -> Iterator[str]:
     decoder = model.stack("decoder")
-    for case, measured in (record.get("cache") or {}).items():
+    cases = record.get("cache") or (record.get("text_part") or {}).get("cache") or {}
+    for case, measured in cases.items():
         if "B=1" not in case and case != "after_decode":
             continue
         sizes = dict(part.split("=") for part in case.split(",")) if "=" in case else {}
@@ -71,17 +91,25 @@ def _caches(model: Model, record: dict[str, Any]) -> Iterator[str]:
             source, tokens = int(sizes.get("S", 512)), int(sizes.get("T", 129))
         else:
             source, tokens = 0, int(sizes.get("S", 513))
-        source = model.source_positions or source if model.source_fixed else source
+        source = model.source_positions or source if model.source_fixed else _encoded(measured) or source
         found = 0
         for cache_, layers in decoder.caches.items() if decoder else ():
-            found += 2 * layers * cache_.elements(source if cache_.kind == "cross" else tokens, model.engine)
+            kept = cache_.elements(source if cache_.kind == "cross" else tokens, model.engine)
+            found += 2 * layers * kept * cache_.owner
         if found != measured["bytes_bf16"]:
             yield f"cache {case}: {found:,} planned, {measured['bytes_bf16']:,} measured"
 
 
+def _encoded(measured: dict[str, Any]) -> int | None:
+    """Return the positions that the encoder made of its input, as a cross-attention cache holds them."""
+    tensors = (tensor for group in measured.get("groups") or () for tensor in group["tensors"])
+    return next((int(shape[-2]) for name, shape, _ in tensors if name == "cross.keys"), None)
+
+
 def _flops(model: Model, record: dict[str, Any]) -> Iterator[str]:
     decoder, encoder = model.stack("decoder"), model.stack("encoder")
-    source = (model.source_positions or 512) if model.source_fixed else 512
+    first: dict[str, Any] = next(iter((record.get("cache") or {}).values()), {})
+    source = (model.source_positions or 512) if model.source_fixed else _encoded(first) or 512
     cases: dict[str, list[tuple[Stack | None, Pass]]] = {
         "prefill": [(decoder or encoder, Pass(1, 512))],
         "decode": [(decoder, Pass(1, 1, 512, "decode"))],
@@ -93,7 +121,8 @@ def _flops(model: Model, record: dict[str, Any]) -> Iterator[str]:
             "src512_dec128": [(encoder, Pass(1, source)), (decoder, Pass(1, 128, memory=source))],
             "decode": [(decoder, Pass(1, 1, 128, "decode", source))],
         }
-    for case, measured in (record.get("flops") or {}).items():
+    measurements = record.get("flops") or (record.get("text_part") or {}).get("flops") or {}
+    for case, measured in measurements.items():
         if not isinstance(measured, dict) or measured.get("total") is None or case not in cases:
             continue
         length = measured.get("S", 512)

@@ -1,0 +1,154 @@
+"""Two models joined by cross-attention: an encoder of any family, and a decoder that gets one in each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from planner.blocks import Attention, Block, Weights, linear
+from planner.errors import PlanError
+from planner.fields import Config
+from planner.masks import Mask
+from planner.model import Layer, Run, Stack, runs
+from planner.topology import Anatomy, Request
+from planner.topology.paired import inside
+
+CROSSED = frozenset(
+    [
+        "bert",
+        "bert-generation",
+        "big_bird",
+        "camembert",
+        "data2vec-text",
+        "electra",
+        "ernie",
+        "gpt2",
+        "megatron-bert",
+        "rembert",
+        "roberta",
+        "roberta-prelayernorm",
+        "roc_bert",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    ]
+)
+"""Families whose reference has cross-attention of the self-attention's shape, in each layer (`add_cross_attention`)."""
+
+Side = Literal["encoder", "decoder"]
+
+
+def joined(c: Config, request: Request) -> Anatomy:
+    """Return the encoder and the decoder that a config holds, each read by the row of its own family."""
+    source, encoder = _heard(c, request) or _read(c, request, "encoder", head=False)
+    target, decoder = _read(c, request, "decoder", head=True)
+    wide, width = source.count("hidden_size"), target.count("hidden_size")
+    read = target.count("cross_attention_hidden_size", None)
+    if read is not None and read != wide:
+        raise PlanError(
+            f"found {read}, but the encoder's rows are {wide} wide",
+            where=target.where("cross_attention_hidden_size"), fix="correct the file",
+        )  # fmt: skip
+    if read is not None and read != width:
+        raise PlanError(
+            f"found {read}, but this decoder reads rows of its own width {width}",
+            where=target.where("cross_attention_hidden_size"), fix="set it to null; a projection is then planned",
+        )  # fmt: skip
+    c.ignore("tie_word_embeddings")
+    first, second = encoder.stacks[0], decoder.stacks[0]
+    bridge = (
+        (Weights((linear("enc_to_dec_proj", wide, width, "other", bias=True, feeds="memory"),)),)
+        if wide != width
+        else ()
+    )
+    return Anatomy(
+        "encoder-decoder",
+        (
+            _named(first, "encoder", first.front, first.runs, first.back),
+            _named(
+                second, "decoder", (*second.front, *bridge), tuple(map(_crossed, second.runs)),
+                second.back,
+            ),
+        ),
+        decoder.positions, decoder.learned_positions, encoder.positions,
+        notes=(*encoder.notes, *decoder.notes), source_learned=encoder.learned_positions,
+    )  # fmt: skip
+
+
+def _heard(c: Config, request: Request) -> tuple[Config, Anatomy] | None:
+    """Return the reader of an encoder of sound, and what it makes of it; None where the encoder reads tokens."""
+    from planner.families.encoder_decoders import PARTS  # noqa: PLC0415
+
+    given = c.values.get("encoder")
+    named = given.get("model_type") if isinstance(given, Mapping) else _part(c, "encoder")
+    if not isinstance(named, str) or named not in PARTS or c.family != "speech-encoder-decoder":
+        return None
+    made = inside("encoder")(c, request)
+    stack = Stack("encoder", made.front, runs(made.layers), made.back)
+    return made.c, Anatomy("encoder", (stack,), made.positions, made.learned)
+
+
+def _part(c: Config, side: Side) -> str:
+    """Return the model_type of a side that the config leaves out."""
+    from planner.families import defaults  # noqa: PLC0415
+
+    return str(defaults(c.family)["parts"][side]["model_type"])
+
+
+def _read(c: Config, request: Request, side: Side, *, head: bool) -> tuple[Config, Anatomy]:
+    """Return the reader of one side, and what its family makes of it."""
+    from planner.families import FAMILIES, defaults  # noqa: PLC0415
+
+    given = c.values.get(side)
+    kind = given.get("model_type") if isinstance(given, Mapping) else _part(c, side)
+    where = f"{c.source}, {c.scope}{side}.model_type"
+    if not isinstance(kind, str):
+        raise PlanError("missing, the family of this side is needed", where=where, fix="correct the file")
+    if kind not in FAMILIES or (side == "decoder" and kind not in CROSSED):
+        allowed = f"decoders with cross-attention: {', '.join(sorted(CROSSED))}" if side == "decoder" else "encoders"
+        raise PlanError(
+            f"found {kind!r}, which isn't modelled there; it models {allowed}", where=where, fix="correct the file"
+        )
+    row, known = FAMILIES[kind], defaults(kind)
+    instead: dict[str, Any] = {"is_decoder": False, "add_cross_attention": False} if side == "decoder" else {}
+    inner = c.nested(side, kind, {**known["names"], **row.names}, known["defaults"], instead)
+    anatomy = row.build(inner, request._replace(head=head, architecture=""), **row.traits)
+    inner.ignore(*row.ignores, *(() if head else ("tie_word_embeddings",)))
+    if side == "encoder" and anatomy.kind != "encoder":
+        raise PlanError(f"found {kind!r}, an encoder is needed", where=where, fix="correct the file")
+    if len(anatomy.stacks) != 1:
+        raise PlanError(f"found {kind!r}, a model of one stack is needed", where=where, fix="correct the file")
+    return inner, anatomy
+
+
+def _named(stack: Stack, side: Side, front: tuple[Block, ...], body: tuple[Run, ...], back: tuple[Block, ...]) -> Stack:
+    """Return a stack whose shared matrices are its own side's."""
+    return replace(
+        stack, name=side, front=tuple(_apart(block, side) for block in front), runs=body,
+        back=tuple(_apart(block, side) for block in back),
+    )  # fmt: skip
+
+
+def _apart(block: Block, side: Side) -> Block:
+    """Return a block whose leaves share matrices within one side only."""
+    leaves = block.leaves()
+    if not any(leaf.tie for leaf in leaves):
+        return block
+    return Weights(tuple(replace(leaf, tie=f"{side}.{leaf.tie}") if leaf.tie else leaf for leaf in leaves))
+
+
+def _crossed(run: Run) -> Run:
+    """Return a run of causal layers, each with a cross-attention wired like its self-attention."""
+    found: list[Any] = []
+    for each in run.layer.sublayers:
+        block = each.block
+        if isinstance(block, Attention):
+            causal = replace(block, mask=replace(block.mask, causal=True))
+            cross = replace(block, cross=True, mask=Mask(causal=False), rope=None, name="crossattention")
+            found += [replace(each, block=causal), replace(each, block=cross)]
+        else:
+            found.append(each)
+    if len(found) == len(run.layer.sublayers):
+        raise PlanError("the decoder has a layer without attention", where="decoder", fix="choose another decoder")
+    return replace(run, layer=Layer(tuple(found), run.layer.parallel, run.layer.before))
