@@ -505,7 +505,10 @@ class LatentAttention:
             linear("kv_a_proj_with_mqa", self.width, self.kv_rank + self.rope, "attention", bias=self.bias),
             vector("kv_a_layernorm", self.kv_rank, "norm"),
             linear(
-                "kv_b_proj", self.kv_rank, self.heads * (self.nope + self.value), "attention",
+                "kv_b_proj",
+                self.kv_rank,
+                self.heads * (self.nope + self.value),
+                "attention",
                 feeds="new" if self.mask.window else "latent",
             ),
             linear("o_proj", self.heads * self.value, self.width, "attention", bias=self.bias),

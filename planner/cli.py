@@ -1,5 +1,7 @@
 """The command `plan`. Everything heavy is imported by the sub-command that needs it."""
 
+# ruff: noqa: E402 - the collector is switched off before anything is imported
+
 from __future__ import annotations
 
 import gc
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
     from planner.plan import Plan
 
 app = typer.Typer(
-    name="plan", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    name="plan",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 MODEL, WORK, WIDTH, OUT = "Model", "Workload", "Precision", "Output"
@@ -83,10 +89,16 @@ Capacity = Annotated[
     ),
 ]
 Images = Annotated[
-    int, typer.Option(metavar="N", rich_help_panel=WORK, help="images in each prompt, beside its text: tower work and tokens")
+    int,
+    typer.Option(
+        metavar="N", rich_help_panel=WORK, help="images in each prompt, beside its text: tower work and tokens"
+    ),
 ]
 AudioSeconds = Annotated[
-    float, typer.Option("--audio-seconds", metavar="T", rich_help_panel=WORK, help="seconds of sound in each prompt, beside its text")
+    float,
+    typer.Option(
+        "--audio-seconds", metavar="T", rich_help_panel=WORK, help="seconds of sound in each prompt, beside its text"
+    ),
 ]
 Dtype = Annotated[
     str | None,

@@ -96,7 +96,10 @@ VOCABULARY: dict[str, Key] = {
     **_keys("list", "subsampling_conv_channels global_attn_indexes downsampling_ratios depths"),
     **_keys("count", "num_filters ffn_expansion channels frequency_embedding_size latent_size", structural=False),
     **_keys("table", "projector_patch_to_query_dict img_processor embd_layer"),
-    **_keys("count", "scale_factor alignment_intermediate_size mm_embed_dim mm_posemb_size backbone_hidden_size num_centroids"),
+    **_keys(
+        "count",
+        "scale_factor alignment_intermediate_size mm_embed_dim mm_posemb_size backbone_hidden_size num_centroids",
+    ),
     **_keys("flag", "use_ordered_embeddings use_mean_pooling use_mask_token use_absolute_position_embeddings"),
     **_keys("number", "downsample_ratio", structural=False),
     **_keys("text", "norm_type", structural=False),
@@ -163,7 +166,9 @@ VOCABULARY: dict[str, Key] = {
         "cross_num_key_value_heads cross_hidden_size conv_kernel_size subsampling_factor subsampling_conv_channels "
         "subsampling_conv_kernel_size subsampling_conv_stride",
     ),
-    **_keys("flag", "share_encoder_decoder_embeddings use_prompt stagger_local_blocks convolution_bias tie_encoder_decoder"),
+    **_keys(
+        "flag", "share_encoder_decoder_embeddings use_prompt stagger_local_blocks convolution_bias tie_encoder_decoder"
+    ),
     **_keys("count", "cross_attention_hidden_size"),
     **_keys("text", "encoder_attention_type"),
     **_keys("layers", "ngram"),
@@ -259,57 +264,23 @@ SYNONYMS = {
 """Keys that mean the same in all families: configs are saved with either."""
 
 HARMLESS = frozenset(
-    """
-    ignore_index projector_hidden_act image_seq_length image_grid_pinpoints vision_segment_max_frames tokens_per_second
-    _name_or_path add_bias_logits add_final_layer_norm add_router_probs apply_residual_connection_post_layernorm
-    apply_spec_augment architectures auto_map aux_loss_alpha batch_prioritized_routing begin_suppress_tokens
-    cache_implementation chunk_size_feed_forward decoder_start_token_id dense_act_fn dtype early_stopping ep_size
-    finetuning_task force_bos_token_to_be_generated gradient_checkpointing gradient_checkpointing_use_reentrant
-    id2label init_std initializer_factor is_encoder_decoder is_gated_act label2id length_penalty lm_label_smoothing
-    max_length median_filter_width min_length model_type moe_eval_capacity_token_fraction moe_token_dropout n_ctx
-    n_group n_special name_or_path no_repeat_ngram_size normalize_before normalize_embedding
-    normalize_router_prob_before_dropping num_beams num_labels onnx_export original_max_position_embeddings
-    predict_special_tokens prefix pretraining_tp problem_type qk_head_dim quantization_config
-    reorder_and_upcast_attn rescale_embeddings rope_interleave router_aux_loss_coef router_dtype
-    router_ignore_padding_tokens router_jitter_noise router_z_loss_coef save_step scale_decoder_outputs scoring_func
-    second_expert_policy sep_token_id seq_aux static_position_embeddings suppress_tokens task_specific_params
-    tokenizer_class topk_group topk_method torch_dtype transformers_version use_bidirectional_attention use_cache
-    use_weighted_layer_sum
-    aux_loss_coef expert_selection_fn layer_rope_theta moe_routed_scaling_factor shared_expert_combination_strategy
-    embedding_dropout moe_router_enable_shared_expert multi_gate norm_head norm_softmax score_function use_rmsnorm
-    use_rotary_pos_emb attention_value_scale attn_scale attn_temperature_tuning compress_rope_theta embedding_multiplier expert_dtype
-    index_share_for_mtp_iteration moe_router_dtype swa_rope_theta use_gemma_norm enable_moe_fp32_combine floor_scale fmt hc_eps hc_magnitude
-    hc_sinkhorn_iters indexer_rope_interleave initial_context_length input_jitter_noise learnable_sink_init
-    logits_scaling mlp_router_jitter moe_jitter_eps moe_norm_min mtp_loss_scaling_factor mtp_transformer_layers
-    bad_words_ids diversity_penalty do_sample encoder_no_repeat_ngram_size exponential_decay_length_penalty
-    extra_pos_embeddings num_beam_groups num_return_sequences remove_invalid_values repetition_penalty temperature
-    tf_legacy_loss top_k top_p torchscript typical_p use_bfloat16
-    mup_enabled num_mtp_modules qk_norm_type residual_multiplier router_scaling_factor swiglu_alpha
-    swiglu_limit use_mtp use_routing_bias
-    apply_query_key_layer_scaling attention_softmax_in_fp32 attn_implementation attn_impl bias_dropout_fusion clip_qkv
-    dim_model_base embedding_fraction flash_attn flash_rotary fp32_residual_connection full_attn_mod fused_dense
-    inference_runner init_config init_device initializer_cutoff_factor interpolate_factor lambda_std_dev learned_pos_emb
-    logit_scale mlp_type normalization_layer_name rope_freq_constant rope_max_length seq_length mup_base_width norm_type original_rope rope_ratio rotary
-    runner_max_sequence_length scale_attn_weights scale_attention_softmax_in_fp32 scale_depth scale_emb slow_but_exact tokenizer_name
-    torchscript use_dynamic_ntk use_flash_attn use_logn_attn use_mrope validate_runner_input verbose
-    add_out_norm attention_in_multiplier attention_out_multiplier attn_output_gate autocast_kernel_dtype block_dim
-    calc_logits_for_entire_prompt chunk_size chunkwise_kernel conv_use_xavier_init eps
-    final_w_init_variance_scale full_attn_alpha_factor full_attn_beta_factor gate_soft_cap hidden_mamba_act hybrid_layer_ids
-    inference_state_dtype kda_lower_bound kda_safe_gate key_multiplier linear_a_log_max linear_a_log_min
-    linear_allow_neg_eigval linear_attn_alpha_factor linear_attn_beta_factor linear_dt_init_floor linear_dt_max
-    linear_dt_min lm_head_multiplier mamba_act mamba_chunk_size mamba_headdim mamba_hidden_act mamba_norm_before_gate
-    mamba_ssm_cache_dtype mamba_ssm_dtype max_inference_chunksize mixer_rms_eps mlp_alpha_factor mlp_beta_factor
-    mlp_multipliers moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type
-    norm_reduction_force_float32 num_logits_to_keep rescale_every rescale_layer rescale_prenorm_residual residual_in_fp32
-    return_last_states sequence_kernel ssm_in_multiplier ssm_multipliers ssm_out_multiplier step_kernel time_step_floor
-    time_step_init_scheme time_step_limit time_step_max time_step_min time_step_scale use_associative_scan
-    use_mamba_kernels use_mambapy use_mem_eff_path w_init_variance_scale weight_mode z_loss_coefficient
-    """.split()
+    ["ignore_index", "projector_hidden_act", "image_seq_length", "image_grid_pinpoints", "vision_segment_max_frames", "tokens_per_second", "_name_or_path", "add_bias_logits", "add_final_layer_norm", "add_router_probs", "apply_residual_connection_post_layernorm", "apply_spec_augment", "architectures", "auto_map", "aux_loss_alpha", "batch_prioritized_routing", "begin_suppress_tokens", "cache_implementation", "chunk_size_feed_forward", "decoder_start_token_id", "dense_act_fn", "dtype", "early_stopping", "ep_size", "finetuning_task", "force_bos_token_to_be_generated", "gradient_checkpointing", "gradient_checkpointing_use_reentrant", "id2label", "init_std", "initializer_factor", "is_encoder_decoder", "is_gated_act", "label2id", "length_penalty", "lm_label_smoothing", "max_length", "median_filter_width", "min_length", "model_type", "moe_eval_capacity_token_fraction", "moe_token_dropout", "n_ctx", "n_group", "n_special", "name_or_path", "no_repeat_ngram_size", "normalize_before", "normalize_embedding", "normalize_router_prob_before_dropping", "num_beams", "num_labels", "onnx_export", "original_max_position_embeddings", "predict_special_tokens", "prefix", "pretraining_tp", "problem_type", "qk_head_dim", "quantization_config", "reorder_and_upcast_attn", "rescale_embeddings", "rope_interleave", "router_aux_loss_coef", "router_dtype", "router_ignore_padding_tokens", "router_jitter_noise", "router_z_loss_coef", "save_step", "scale_decoder_outputs", "scoring_func", "second_expert_policy", "sep_token_id", "seq_aux", "static_position_embeddings", "suppress_tokens", "task_specific_params", "tokenizer_class", "topk_group", "topk_method", "torch_dtype", "transformers_version", "use_bidirectional_attention", "use_cache", "use_weighted_layer_sum", "aux_loss_coef", "expert_selection_fn", "layer_rope_theta", "moe_routed_scaling_factor", "shared_expert_combination_strategy", "embedding_dropout", "moe_router_enable_shared_expert", "multi_gate", "norm_head", "norm_softmax", "score_function", "use_rmsnorm", "use_rotary_pos_emb", "attention_value_scale", "attn_scale", "attn_temperature_tuning", "compress_rope_theta", "embedding_multiplier", "expert_dtype", "index_share_for_mtp_iteration", "moe_router_dtype", "swa_rope_theta", "use_gemma_norm", "enable_moe_fp32_combine", "floor_scale", "fmt", "hc_eps", "hc_magnitude", "hc_sinkhorn_iters", "indexer_rope_interleave", "initial_context_length", "input_jitter_noise", "learnable_sink_init", "logits_scaling", "mlp_router_jitter", "moe_jitter_eps", "moe_norm_min", "mtp_loss_scaling_factor", "mtp_transformer_layers", "bad_words_ids", "diversity_penalty", "do_sample", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "extra_pos_embeddings", "num_beam_groups", "num_return_sequences", "remove_invalid_values", "repetition_penalty", "temperature", "tf_legacy_loss", "top_k", "top_p", "torchscript", "typical_p", "use_bfloat16", "mup_enabled", "num_mtp_modules", "qk_norm_type", "residual_multiplier", "router_scaling_factor", "swiglu_alpha", "swiglu_limit", "use_mtp", "use_routing_bias", "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "attn_implementation", "attn_impl", "bias_dropout_fusion", "clip_qkv", "dim_model_base", "embedding_fraction", "flash_attn", "flash_rotary", "fp32_residual_connection", "full_attn_mod", "fused_dense", "inference_runner", "init_config", "init_device", "initializer_cutoff_factor", "interpolate_factor", "lambda_std_dev", "learned_pos_emb", "logit_scale", "mlp_type", "normalization_layer_name", "rope_freq_constant", "rope_max_length", "seq_length", "mup_base_width", "norm_type", "original_rope", "rope_ratio", "rotary", "runner_max_sequence_length", "scale_attn_weights", "scale_attention_softmax_in_fp32", "scale_depth", "scale_emb", "slow_but_exact", "tokenizer_name", "torchscript", "use_dynamic_ntk", "use_flash_attn", "use_logn_attn", "use_mrope", "validate_runner_input", "verbose", "add_out_norm", "attention_in_multiplier", "attention_out_multiplier", "attn_output_gate", "autocast_kernel_dtype", "block_dim", "calc_logits_for_entire_prompt", "chunk_size", "chunkwise_kernel", "conv_use_xavier_init", "eps", "final_w_init_variance_scale", "full_attn_alpha_factor", "full_attn_beta_factor", "gate_soft_cap", "hidden_mamba_act", "hybrid_layer_ids", "inference_state_dtype", "kda_lower_bound", "kda_safe_gate", "key_multiplier", "linear_a_log_max", "linear_a_log_min", "linear_allow_neg_eigval", "linear_attn_alpha_factor", "linear_attn_beta_factor", "linear_dt_init_floor", "linear_dt_max", "linear_dt_min", "lm_head_multiplier", "mamba_act", "mamba_chunk_size", "mamba_headdim", "mamba_hidden_act", "mamba_norm_before_gate", "mamba_ssm_cache_dtype", "mamba_ssm_dtype", "max_inference_chunksize", "mixer_rms_eps", "mlp_alpha_factor", "mlp_beta_factor", "mlp_multipliers", "moe_shared_expert_overlap", "mtp_hybrid_override_pattern", "mtp_layers_block_type", "norm_reduction_force_float32", "num_logits_to_keep", "rescale_every", "rescale_layer", "rescale_prenorm_residual", "residual_in_fp32", "return_last_states", "sequence_kernel", "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier", "step_kernel", "time_step_floor", "time_step_init_scheme", "time_step_limit", "time_step_max", "time_step_min", "time_step_scale", "use_associative_scan", "use_mamba_kernels", "use_mambapy", "use_mem_eff_path", "w_init_variance_scale", "weight_mode", "z_loss_coefficient"]
 )
 """Keys without effect on parameters, cache or FLOPs: training, decoding, bookkeeping."""
 
 HARMLESS_PARTS = ("dropout", "_pdrop", "layerdrop", "_token_id", "_token_index", "spec_augment")
-HARMLESS_STARTS = ("_", "initializer_", "output_", "return_dict", "classif", "mask_time_", "mask_feature_", "summary_", "forced_", "pad_")
+HARMLESS_STARTS = (
+    "_",
+    "initializer_",
+    "output_",
+    "return_dict",
+    "classif",
+    "mask_time_",
+    "mask_feature_",
+    "summary_",
+    "forced_",
+    "pad_",
+)
 
 
 def harmless(key: str) -> bool:

@@ -135,7 +135,6 @@ def conformer_subsampling(bands: int, channels: int, width: int, kernel: int, st
     return Weights((*leaves, linear("subsampling.linear", joined, width, "conv", bias=True)))
 
 
-
 def listed(c: Config, key: str, length: int | None = None) -> list[int]:
     """Return a list of at least one number from 1 on.
 

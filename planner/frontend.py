@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import profiles
-from planner.engines import Engine
+from planner.engines import QUIRKS, Engine
 from planner.errors import PlanError
 from planner.families import FAMILIES, Family, defaults
 from planner.fields import VOCABULARY, Config
 from planner.formats import Checkpoint
-from planner.model import Model
+from planner.model import Model, Stack
 from planner.topology import Request
 
 LARGEST_FILE_BYTES = 64 * 2**20
@@ -170,57 +170,82 @@ def describe(
     family, notes = _family(values, source.label, assume)
     row = FAMILIES[family]
     architecture = _architecture(values, source.label, row)
-    head = architecture == row.architecture or not architecture.endswith("Model") or architecture.endswith("LMHeadModel")
+    head = (
+        architecture == row.architecture or not architecture.endswith("Model") or architecture.endswith("LMHeadModel")
+    )
     known = defaults(family)
     reader = Config(values, source.label, family, {**known["names"], **row.names}, known["defaults"])
-    anatomy = row.build(reader, Request(engine, mtp, head, architecture), **row.traits)
+    request = Request(engine, mtp, head, architecture, {})
+    anatomy = row.build(reader, request, **row.traits)
     reader.ignore(*row.ignores, *(() if head else ("tie_word_embeddings",)))
-    unread = reader.unread()
-    if unread and strict:
-        raise PlanError(
-            f"nothing reads {', '.join(unread)}",
-            where=f"{source.label}, --strict",
-            fix="remove the keys, or leave --strict out",
-        )
-    taken = {
-        each.scope + k: v
-        for each in reader.readers()
-        for k, v in each.defaulted.items()
-        if v not in (False, 0, None) and _matters(k, each.names)
-    }
-    if taken:
-        listed = ", ".join(f"{key} = {value}" for key, value in sorted(taken.items()))
-        notes.append(f"missing keys took the defaults of {family}: {listed}")
-    if unread:
-        notes.append(f"keys that nothing read: {', '.join(sorted(unread))}")
+    notes += _notes(reader, strict=strict)
     if not head:
         notes.append(f"{architecture} has no language-model head; none is counted")
     if architecture not in (values.get("architectures") or [architecture]):
         notes.append(f"ASSUMED: {values['architectures'][0]} is no known class of {family}; counted as {architecture}")
-    if engine.note:
-        notes.append(engine.note)
-    notes += [note for each in reader.readers() for note in each.notes]
-    given = values.get("text_config")
-    inner: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-    quantization = (
-        values.get("quantization_config") or values.get("compression_config") or inner.get("quantization_config")
-    )
-    if quantization is not None and not isinstance(quantization, Mapping):
-        raise PlanError("an object is needed", where=f"{source.label}, quantization_config", fix="correct the file")
-    if quantization is not None and values.get("expert_dtype") is not None:
-        quantization = {"expert_dtype": values["expert_dtype"], **quantization}
-    dtype = next((part[key] for part in (values, inner) for key in ("dtype", "torch_dtype") if part.get(key)), None)
-    if dtype is not None and not isinstance(dtype, str):
-        raise PlanError(
-            f"found {dtype!r}, a text is needed", where=f"{source.label}, torch_dtype", fix="correct the file"
-        )
-    states = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype", "inference_state_dtype")
-    state = next((str(part[key]) for part in (values, inner) for key in states if part.get(key)), None)
+    notes += [*_engine_notes(anatomy.stacks, request), *anatomy.notes]
+    dtype, state, quantization = _widths(values, source.label)
     return Model(
         source.name, family, architecture, anatomy.kind, anatomy.stacks, engine, anatomy.positions, anatomy.learned_positions,
-        anatomy.source_positions, anatomy.source_fixed, dtype, quantization, (*notes, *anatomy.notes), source.label,
+        anatomy.source_positions, anatomy.source_fixed, dtype, quantization, tuple(notes), source.label,
         anatomy.inputs, source.checkpoint, state, anatomy.source_learned,
     )  # fmt: skip
+
+
+def _notes(reader: Config, *, strict: bool) -> list[str]:
+    """Return what a person should know of missing and unread keys; refuse unread ones where asked to."""
+    unread = sorted(reader.unread())
+    if unread and strict:
+        raise PlanError(
+            f"nothing reads {', '.join(unread)}",
+            where=f"{reader.source}, --strict",
+            fix="remove the keys, or leave --strict out",
+        )
+    taken = {
+        each.scope + key: value
+        for each in reader.readers()
+        for key, value in each.defaulted.items()
+        if value not in (False, 0, None) and _matters(key, each.names)
+    }
+    listed = ", ".join(f"{key} = {value}" for key, value in sorted(taken.items()))
+    return [
+        *([f"missing keys took the defaults of {reader.family}: {listed}"] if taken else []),
+        *([f"keys that nothing read: {', '.join(unread)}"] if unread else []),
+        *(note for each in reader.readers() for note in each.notes),
+    ]
+
+
+def _engine_notes(stacks: tuple[Stack, ...], request: Request) -> list[str]:
+    """Return where the engine differs from the published model, of what this model has."""
+    engine = request.engine
+    caches = [cache for stack in stacks for cache in stack.caches]
+    notes = [QUIRKS[quirk] for quirk in request.met]
+    if engine.window_margin and any(cache.window or cache.chunk for cache in caches):
+        notes.append(f"{engine.name} keeps {engine.window_margin} row less than the window between passes")
+    absorbed = any(getattr(core, "absorbed_qk", 0) for stack in stacks for core in stack.cores)
+    if absorbed and not engine.absorbs_latents:
+        notes.append(f"{engine.name} expands all cached latents again in every decode step; ideal works on the latents")
+    return notes
+
+
+def _widths(values: Mapping[str, Any], label: str) -> tuple[str | None, str | None, Mapping[str, Any] | None]:
+    """Return the dtypes of weights and of recurrent states, and the quantisation, of a config or of its text part."""
+    given = values.get("text_config")
+    parts = (values, given if isinstance(given, Mapping) else {})
+
+    def first(*keys: str) -> Any:
+        return next((part[key] for part in parts for key in keys if part.get(key)), None)
+
+    quantization = values.get("compression_config") or first("quantization_config")
+    if quantization is not None and not isinstance(quantization, Mapping):
+        raise PlanError("an object is needed", where=f"{label}, quantization_config", fix="correct the file")
+    if quantization is not None and values.get("expert_dtype") is not None:
+        quantization = {"expert_dtype": values["expert_dtype"], **quantization}
+    dtype = first("dtype", "torch_dtype")
+    if dtype is not None and not isinstance(dtype, str):
+        raise PlanError(f"found {dtype!r}, a text is needed", where=f"{label}, torch_dtype", fix="correct the file")
+    state = first("mamba_ssm_dtype", "mamba_ssm_cache_dtype", "inference_state_dtype")
+    return dtype, state if state is None else str(state), quantization
 
 
 def _matters(own: str, names: Mapping[str, str]) -> bool:
@@ -294,7 +319,16 @@ def _near(name: str) -> str:
     return f"; nearest: {', '.join(near)}" if near else ""
 
 
-CLASS_ENDINGS = ("ForConditionalGeneration", "ForCausalLM", "ForMaskedLM", "ForPreTraining", "WithLMHeadModel", "LMHeadModel", "MTModel", "Model")
+CLASS_ENDINGS = (
+    "ForConditionalGeneration",
+    "ForCausalLM",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "WithLMHeadModel",
+    "LMHeadModel",
+    "MTModel",
+    "Model",
+)
 
 
 def _stem(architecture: str) -> str:

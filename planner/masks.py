@@ -80,7 +80,11 @@ class Mask:
         if (k := self.chosen) is not None:
             g, ramp, flat = self.grain, least(n, k), most(n - k, n * 0)
             full, rest = flat // g, flat % g
-            own = triangle(g) * (g * triangle(full - 1) + full * (rest + 1)) + full * tetrahedron(g - 1) + tetrahedron(rest)
+            own = (
+                triangle(g) * (g * triangle(full - 1) + full * (rest + 1))
+                + full * tetrahedron(g - 1)
+                + tetrahedron(rest)
+            )
             return tetrahedron(ramp) + flat * triangle(k) + triangle(flat) * (k - g) + own
         if (w := self.window) is None:
             return tetrahedron(n)

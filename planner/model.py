@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from planner.blocks import Attend, Block, Cache, Core, Leaf, MixtureOfExperts, Norm, Work, checkpoint_name
+from planner.blocks import Block, Cache, Core, Leaf, MixtureOfExperts, Norm, Work, checkpoint_name
 from planner.count import Number
 from planner.engines import Engine
 from planner.formats import Checkpoint

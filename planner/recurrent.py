@@ -75,7 +75,7 @@ class Convolve:
     def outputs(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:
         """Return the output positions over all sequences: one a token; dense, with those that an engine throws away."""
         found = p.rows("new")
-        if not (dense and engine.pads_convolutions):
+        if not (dense and "pads_convolutions" in engine.quirks):
             return found
         thrown = {"prefill": self.taps - 1, "decode": p.new, "recompute": p.new * (self.taps - 1)}[p.phase]
         return found + p.batch * thrown

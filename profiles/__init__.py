@@ -13,11 +13,7 @@ MODELS = Path(__file__).parent / "models"
 
 def model_names() -> list[str]:
     """Return the names of all bundled models, sorted."""
-    return sorted(
-        entry.name.removesuffix(".json")
-        for entry in MODELS.iterdir()
-        if entry.name.endswith(".json")
-    )
+    return sorted(entry.name.removesuffix(".json") for entry in MODELS.iterdir() if entry.name.endswith(".json"))
 
 
 def model(name: str) -> dict[str, Any] | None:

@@ -43,7 +43,11 @@ def show(plan: Plan, console: Console | None = None) -> None:
 
 
 def _checkpoint(found: dict[str, Any]) -> str:
-    verdict = {True: "agrees with the plan", False: "differs from the plan", None: "can't be compared element by element"}
+    verdict = {
+        True: "agrees with the plan",
+        False: "differs from the plan",
+        None: "can't be compared element by element",
+    }
     text = f"  {found['tensors']:,} tensors in {found['files']} files, {found['bytes']:,} bytes: {verdict[found['agrees']]}"
     return "\n".join([text, *(f"  - {line}" for line in found["differences"])])
 
@@ -82,9 +86,7 @@ def _parameters(plan: Plan) -> Table:
     total = plan.params["total"]
     for part, count in sorted(plan.params["by_block"].items(), key=lambda item: -item[1]):
         share = count / total
-        _add(table, 
-            f"  {NAMES.get(part, part)}", f"{count:,}", f"{share:.1%}", f"[cyan]{bar(share, BAR_WIDTH)}[/cyan]"
-        )
+        _add(table, f"  {NAMES.get(part, part)}", f"{count:,}", f"{share:.1%}", f"[cyan]{bar(share, BAR_WIDTH)}[/cyan]")
     return table
 
 
@@ -117,7 +119,8 @@ def _work(plan: Plan) -> Table:
         if flops:
             moved = plan.traffic[phase]
             attention = flops["by_op"].get("attention", 0) / max(flops["total"], 1)
-            _add(table, 
+            _add(
+                table,
                 name,
                 amount(flops["total"], "FLOP"),
                 f"{attention:.1%}",
@@ -147,16 +150,22 @@ def _generation(plan: Plan) -> Table | None:
         f"Generating {made['steps']:,} tokens after {plan.workload['prompt']:,}", "", "with cache", "without", "ratio"
     )
     cached, uncached = made["cached"], made["uncached"]
-    _add(table, 
-        "  query-key pairs, one head", f"{cached['pairs']:,}", f"{uncached['pairs']:,}", ratio(made["pairs_ratio"])
+    _add(
+        table,
+        "  query-key pairs, one head",
+        f"{cached['pairs']:,}",
+        f"{uncached['pairs']:,}",
+        ratio(made["pairs_ratio"]),
     )
-    _add(table, 
+    _add(
+        table,
         "  the same, full rectangles",
         f"{cached['dense_pairs']:,}",
         f"{uncached['dense_pairs']:,}",
         ratio(made["dense_ratio"]),
     )
-    _add(table, 
+    _add(
+        table,
         "  FLOPs of the model",
         amount(cached["flops"], "FLOP"),
         amount(uncached["flops"], "FLOP"),

@@ -40,7 +40,9 @@ def test_an_indexer_leaves_so_many_keys(blocks: int, grain: int, past: int, new:
 
 
 @given(SMALL, st.one_of(st.none(), SMALL), st.one_of(st.none(), SMALL), st.integers(0, 40), st.integers(0, 20))
-def test_queries_see_finished_rows_only(stride: int, chosen: int | None, window: int | None, past: int, new: int) -> None:
+def test_queries_see_finished_rows_only(
+    stride: int, chosen: int | None, window: int | None, past: int, new: int
+) -> None:
     """The query of token i sees i // m compressed rows, k at most, and the window."""
     core = CompressedAttend(1, 1, 1, Mask(window=window) if window else None, stride, chosen, ())
     rows = [

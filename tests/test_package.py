@@ -11,6 +11,8 @@ import pytest
 
 import profiles
 from planner.families import FAMILIES
+from planner.families.encoder_decoders import PARTS
+from planner.families.multimodal import TOWERS
 from profiles.schema import BundledModel
 
 HEAVY = ("torch", "numpy", "pandas", "matplotlib", "transformers", "pydantic")
@@ -52,8 +54,9 @@ def test_bundled_names_and_aliases_are_unique() -> None:
 
 
 def test_every_family_has_its_defaults() -> None:
-    """A file for each family, with its source."""
+    """A file for each family, tower and part, with its source; a family's says where its row is."""
     folder = Path(__file__).parents[1] / "planner" / "defaults"
     found = {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
-    assert found.keys() == FAMILIES.keys()
+    assert found.keys() == FAMILIES.keys() | TOWERS.keys() | PARTS.keys()
     assert all(entry["source"] for entry in found.values())
+    assert [name for name in FAMILIES if "module" not in found[name]] == []

@@ -6,6 +6,21 @@ from dataclasses import dataclass
 
 from planner.errors import PlanError
 
+QUIRKS = {
+    "ties_t5_heads": "transformers ties the head to the input table; the published checkpoint has a separate one",
+    "unties_all_tables": "where the head isn't tied, transformers keeps three tables instead of one",
+    "repeats_falcon_groups": "transformers caches grouped keys and values once per query head; the model needs them once",
+    "keeps_masked_rows": "transformers keeps all rows of layers with windows, which are in the mask only",
+    "rescores_differences": "transformers computes the scores of differential attention once for each set of values",
+    "runs_all_llama4_experts": "transformers runs every token through every expert, whatever its router says",
+    "stores_identity_experts": "transformers stores two matrices of experts that the model doesn't have (identity experts)",
+    "doubles_shared_values": "transformers stores the key of layers without a compressed past once more as value",
+    "pads_convolutions": "transformers computes positions at the edges of short convolutions that it throws away",
+    "pads_heads": "transformers pads queries, keys and values to the multiple that the config names",
+    "ignores_flat_text": "transformers ignores the text model's keys outside of text_config",
+}
+"""What a program does otherwise than the published model needs, where it costs something; a plan notes those it met."""
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -15,45 +30,19 @@ class Engine:
         name: as in `--engine`.
         window_margin: rows fewer than the window that a sliding layer keeps between passes.
         absorbs_latents: a decode step scores MLA's latents directly; else it expands the whole context again.
-        ties_t5_heads: T5's heads share the input table whatever the config says.
-        repeats_falcon_groups: Falcon's grouped keys and values are cached once per query head.
-        keeps_masked_rows: GPT-Neo's windows are only in the mask, the cache keeps all rows.
-        rescores_differences: differential attention computes its scores once for each set of values.
-        stores_identity_experts: LongCat's experts without weights have two matrices of three nevertheless.
-        doubles_shared_values: DeepSeek-V4's layers without a compressed past store their key once more as value.
-        runs_all_llama4_experts: every token runs through every expert of Llama 4, whatever its router says.
-        pads_convolutions: short convolutions compute positions at their edges that they throw away.
-        unties_all_tables: where BART's head isn't tied, neither are the tables of its stacks.
-        pads_heads: Moonshine's queries, keys and values are padded to the multiple that its config names.
-        ignores_flat_text: Step-3.7's text keys are ignored where they stand outside of `text_config`.
-        note: what the user should know of it.
+        quirks: keys of `QUIRKS` that it has.
     """
 
     name: str
     window_margin: int = 0
     absorbs_latents: bool = True
-    ties_t5_heads: bool = False
-    repeats_falcon_groups: bool = False
-    keeps_masked_rows: bool = False
-    rescores_differences: bool = False
-    runs_all_llama4_experts: bool = False
-    doubles_shared_values: bool = False
-    stores_identity_experts: bool = False
-    pads_convolutions: bool = False
-    pads_heads: bool = False
-    unties_all_tables: bool = False
-    ignores_flat_text: bool = False
-    note: str = ""
+    quirks: frozenset[str] = frozenset()
 
 
 IDEAL = Engine("ideal")
 """The published checkpoint, with caches no larger than the mask needs."""
 
-TRANSFORMERS = Engine(
-    "transformers", window_margin=1, pads_convolutions=True, absorbs_latents=False, ties_t5_heads=True, repeats_falcon_groups=True,
-    runs_all_llama4_experts=True, doubles_shared_values=True, stores_identity_experts=True, pads_heads=True, unties_all_tables=True, ignores_flat_text=True,
-    keeps_masked_rows=True, rescores_differences=True,
-)
+TRANSFORMERS = Engine("transformers", window_margin=1, absorbs_latents=False, quirks=frozenset(QUIRKS))
 """transformers 5.24: sliding layers keep W - 1 rows between passes, MLA re-expands its latents in every step."""
 
 ENGINES = {engine.name: engine for engine in (IDEAL, TRANSFORMERS)}

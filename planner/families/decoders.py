@@ -53,7 +53,7 @@ def falcon_heads(c: Config, heads: int) -> int:
 
 def falcon_cache(c: Config, request: Request, heads: int, groups: int) -> int:
     """Falcon's new architecture: transformers caches keys and values repeated to all query heads."""
-    return heads if request.engine.repeats_falcon_groups and c.flag("new_decoder_architecture", False) else groups
+    return heads if c.flag("new_decoder_architecture", False) and request.does("repeats_falcon_groups") else groups
 
 
 def wired_by(key: str, yes: Wiring, no: Wiring = "pre") -> Callable[[Config], Wiring]:

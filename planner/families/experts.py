@@ -177,7 +177,7 @@ EXPERTS: dict[str, Family] = {
         decoder, "Llama4ForCausalLM", LOCAL, mixers=chunks,
         feeds=mixture(sparse=interleaved, hidden="intermediate_size", dense=feed_forward(hidden="intermediate_size_mlp"),
                       shared=lambda _c, hidden: hidden, scoring="sigmoid", router="router",
-                      runs_all=lambda engine: engine.runs_all_llama4_experts),
+                      runs_all="runs_all_llama4_experts"),
     ),
     "mimo_v2_flash": row(
         decoder, "MiMoV2FlashForCausalLM", {**ROUTED, "rms_norm_eps": "layernorm_epsilon"}, mixers=either_width,

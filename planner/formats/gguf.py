@@ -99,7 +99,9 @@ def _config(fields: dict[str, Any], tensors: dict[str, Tensor], path: Path) -> d
     if architecture == "llama":
         config |= {"attention_bias": "blk.0.attn_q.bias" in tensors, "mlp_bias": "blk.0.ffn_up.bias" in tensors}
         if config.get("num_experts"):
-            config = {k: v for k, v in config.items() if k not in {"attention_bias", "mlp_bias"}} | {"model_type": "mixtral"}
+            config = {k: v for k, v in config.items() if k not in {"attention_bias", "mlp_bias"}} | {
+                "model_type": "mixtral"
+            }
     head = fields.get(f"{architecture}.attention.key_length")
     if architecture == "deepseek2":
         return config | _latent(fields)

@@ -30,6 +30,8 @@ def fetch(name: str) -> Path:
         except (HfHubHTTPError, HFValidationError, OSError) as error:
             reason = str(error).strip().splitlines()[0]
             raise PlanError(
-                f"can't be fetched: {reason}", where=where, fix="check the name and the network, or download the config.json"
+                f"can't be fetched: {reason}",
+                where=where,
+                fix="check the name and the network, or download the config.json",
             ) from error
     raise PlanError("has neither config.json nor params.json", where=where, fix="name another model") from found

@@ -48,7 +48,16 @@ def translate(values: Mapping[str, Any], label: str) -> dict[str, Any]:
         }
     if "hidden_dim" not in values:
         config["intermediate_size"] = _meta_hidden(values, label)
-    known = {*COMMON, "moe", "tied_embeddings", "multiple_of", "ffn_dim_multiplier", "use_scaled_rope", "use_biases", "causal"}
+    known = {
+        *COMMON,
+        "moe",
+        "tied_embeddings",
+        "multiple_of",
+        "ffn_dim_multiplier",
+        "use_scaled_rope",
+        "use_biases",
+        "causal",
+    }
     extra = {key: value for key, value in values.items() if key not in known}
     return config | extra
 
@@ -58,7 +67,9 @@ def _meta_hidden(values: Mapping[str, Any], label: str) -> int:
     width, multiple, factor = values["dim"], values.get("multiple_of"), values.get("ffn_dim_multiplier")
     if not isinstance(width, int) or not isinstance(multiple, int) or multiple < 1:
         raise PlanError(
-            "neither hidden_dim nor multiple_of gives the feed-forward width", where=f"{label}, hidden_dim", fix="add one"
+            "neither hidden_dim nor multiple_of gives the feed-forward width",
+            where=f"{label}, hidden_dim",
+            fix="add one",
         )
     hidden = int(2 * 4 * width / 3)
     if factor is not None:

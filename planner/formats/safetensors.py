@@ -37,4 +37,6 @@ def _header(file: Path) -> list[Tensor]:
             if name != "__metadata__"
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PlanError(f"not a readable safetensors file ({error})", where=str(file), fix="download it again") from error
+        raise PlanError(
+            f"not a readable safetensors file ({error})", where=str(file), fix="download it again"
+        ) from error

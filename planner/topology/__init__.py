@@ -27,12 +27,21 @@ class Request(NamedTuple):
         mtp: count multi-token-prediction layers.
         head: the class has its language-model head; else it is the bare model (BertModel, LlamaModel).
         architecture: the class.
+        met: quirks of the engine that the description followed, for the notes.
     """
 
     engine: Engine
-    mtp: bool = False
-    head: bool = True
-    architecture: str = ""
+    mtp: bool
+    head: bool
+    architecture: str
+    met: dict[str, None]
+
+    def does(self, quirk: str) -> bool:
+        """Return whether the engine has a quirk; ask last, where it makes a difference, since the plan notes it."""
+        has = quirk in self.engine.quirks
+        if has:
+            self.met[quirk] = None
+        return has
 
 
 class Anatomy(NamedTuple):

@@ -151,8 +151,8 @@ def attention(
             rope=replace(rope(c, head), interleaved=positions == "interleaved") if positions != "none" and not slopes else None,
             scale=scalar**-0.5 if scalar else c.number("attention_multiplier", None), softcap=c.number("attn_logit_softcapping", None), alibi=slopes,
             sinks=sinks, gate=gate(c) if callable(gate) else gate, mixes=1 + differential,
-            rescored=differential and request.engine.rescores_differences,
-            whole_cache=windows_in_mask and request.engine.keeps_masked_rows, qk_norm_each=qk_norm == "each",
+            rescored=differential and request.does("rescores_differences"),
+            whole_cache=windows_in_mask and request.does("keeps_masked_rows"), qk_norm_each=qk_norm == "each",
         )  # fmt: skip
         one = replace(one, extra=extra(c, one)) if extra else one
         return [_windowed(c, one, window) for window in windows(c, layers)]

@@ -391,7 +391,7 @@ def encoder_decoder(
     """
     width = c.count("hidden_size")
     tokens = words(c)
-    tied = tokens.tied or (engine_may_tie and request.engine.ties_t5_heads)
+    tied = tokens.tied or (engine_may_tie and request.does("ties_t5_heads"))
     epsilon = c.number("layer_norm_epsilon", 1e-6) if norm == "rms" else 1e-5
     the_norm = Norm(width, norm, norm == "layer", epsilon)
     activation = act(c)
@@ -432,7 +432,7 @@ def encoder_decoder(
 
         return [layer(i) for i in range(layers)]
 
-    apart = tokens.shared and not tied and not own.front_end and request.engine.unties_all_tables
+    apart = tokens.shared and not tied and not own.front_end and request.does("unties_all_tables")
 
     def front(side: Side) -> tuple[Block, ...]:
         table = "shared" if tokens.shared and not apart else side
@@ -461,13 +461,8 @@ def encoder_decoder(
     top: tuple[Block, ...] = (Extended(head, rate) if rate > 1 else head,) if request.head else ()
     encoder = Stack("encoder", front("encoder"), runs(own.encoder_layers(c, body("encoder"))), back)
     decoder = Stack("decoder", front("decoder"), runs(own.decoder_layers(c, body("decoder"))), (*back, *top))
-    told = [*own.notes]
-    if tied and not tokens.tied:
-        told.append("transformers ties the head to the input table; the published checkpoint has a separate one")
-    if apart:
-        told.append("transformers keeps three tables where the config ties none; the published checkpoint has one")
     return Anatomy(
-        "encoder-decoder", (encoder, decoder), longest, positions == "learned", source, source_fixed, tuple(told)
+        "encoder-decoder", (encoder, decoder), longest, positions == "learned", source, source_fixed, tuple(own.notes)
     )
 
 

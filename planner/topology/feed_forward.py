@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from planner.blocks import Block, FeedForward, Leaf, MixtureOfExperts, Scoring
-from planner.engines import Engine
 from planner.errors import PlanError
 from planner.fields import REQUIRED, Config
 from planner.topology import Maker, Request, Says, says
@@ -125,7 +124,7 @@ def mixture(
     shared_gate: bool = False,
     shared_bias: Says = False,
     identities: str = "",
-    runs_all: Callable[[Engine], bool] = lambda _engine: False,
+    runs_all: str | None = None,
     router: str = "gate",
     shared_name: str = "shared_experts",
     gated: bool = True,
@@ -145,7 +144,7 @@ def mixture(
         shared: width of the shared expert, read off the config and the width of a routed one; 0: none.
         shared_gate, shared_bias: whether one more output scales it; whether it adds vectors.
         identities: key of the number of experts that return their input.
-        runs_all: whether an engine runs every expert on every row.
+        runs_all: quirk of engines that run every expert on every row.
         router, shared_name: as in checkpoints. post_norm: a norm of the experts' sum.
         may_lack_top_k: `num_experts_per_tok` may be null; no expert is then counted as visited, and a note says so.
     """
@@ -174,8 +173,8 @@ def mixture(
             normalized=c.flag("norm_topk_prob", False), weight_scale=c.number("routed_scaling_factor", 1.0),
             groups=1 if greedy else c.count("n_group", 1), top_groups=1 if greedy else c.count("topk_group", 1),
             shared_bias=says(c, shared_bias), identities=c.count(identities, 0, low=0) if identities else 0,
-            phantoms=bool(identities) and request.engine.stores_identity_experts,
-            runs_all=runs_all(request.engine), router=router, shared_name=shared_name,
+            phantoms=bool(identities) and request.does("stores_identity_experts"),
+            runs_all=runs_all is not None and request.does(runs_all), router=router, shared_name=shared_name,
             post_norm=post_norm,
         )  # fmt: skip
         made = [replace(one, hidden=f, top_k=k, shared=shared(c, f)) for f, k in zip(wide, chosen, strict=True)]

@@ -92,7 +92,7 @@ def multimodal(
         at: path of the text model in checkpoints.
     """
     alone = request.architecture in text_classes
-    flat = flat is True or (flat == "published" and not request.engine.ignores_flat_text)
+    flat = flat is True or (flat == "published" and not request.does("ignores_flat_text"))
     inner, anatomy = (
         (c, own.build(c, request, **own.traits))
         if own

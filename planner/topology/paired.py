@@ -581,6 +581,6 @@ def moonshine_heads(c: Config, request: Request, layers: int, bias: Says = "atte
     def padded(block: Block | None) -> Block | None:
         assert isinstance(block, Attention)
         wide = -(-block.head // step) * step if step else block.head
-        return replace(block, scored_head=wide if wide != block.head and request.engine.pads_heads else None)
+        return replace(block, scored_head=wide if wide != block.head and request.does("pads_heads") else None)
 
     return [padded(block) for block in made]

@@ -80,13 +80,18 @@ def scheduled(c: Config, layers: int) -> list[bool]:
                 where=c.where("index_topk_pattern"),
                 fix="give one letter for each layer",
             )
-    return [kind == "shared" for kind in listed or ["shared" if max(i - offset + 1, 0) % step else "full" for i in range(layers)]]
+    return [
+        kind == "shared"
+        for kind in listed or ["shared" if max(i - offset + 1, 0) % step else "full" for i in range(layers)]
+    ]
 
 
 def one_of_four(c: Config, layers: int) -> list[bool]:
     """HY 4: layers that share, as `indexer_types` lists them, else all but the first and every fourth from the second on."""
     listed = c.per_layer("indexer_types", layers, ("full", "shared"))
-    return [kind == "shared" for kind in listed or ["full" if i == 0 or i % 4 == 1 else "shared" for i in range(layers)]]
+    return [
+        kind == "shared" for kind in listed or ["full" if i == 0 or i % 4 == 1 else "shared" for i in range(layers)]
+    ]
 
 
 def block_sparse(c: Config, request: Request, layers: int) -> list[Block | None]:
@@ -225,7 +230,7 @@ def compressed(c: Config, request: Request, layers: int) -> list[Block | None]:
              "partial_rotary_factor")  # fmt: skip
     one = CompressedAttention(
         c.count("hidden_size"), c.count("num_attention_heads"), c.count("head_dim"), c.count("q_lora_rank"),
-        c.count("o_groups"), c.count("o_lora_rank"), c.count("sliding_window"), twice=request.engine.doubles_shared_values,
+        c.count("o_groups"), c.count("o_lora_rank"), c.count("sliding_window"), twice=request.does("doubles_shared_values"),
     )  # fmt: skip
     if one.heads % one.groups:
         raise PlanError(f"found {one.groups}, which does not divide {one.heads} heads", where=c.where("o_groups"))
@@ -283,7 +288,10 @@ def gated_norms(c: Config, request: Request, **traits: Any) -> Anatomy:
             tuple(
                 leaf
                 for site in sites
-                for leaf in (linear(f"{site}.mlp.fc1", width, rank, "norm"), linear(f"{site}.mlp.fc2", rank, width, "norm"))
+                for leaf in (
+                    linear(f"{site}.mlp.fc1", width, rank, "norm"),
+                    linear(f"{site}.mlp.fc2", rank, width, "norm"),
+                )
             )
         )
         return replace(layer, sublayers=(*layer.sublayers, Sublayer(gates)))

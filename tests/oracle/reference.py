@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from inspect import Parameter, signature
+from inspect import signature
 from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -50,9 +50,9 @@ FOREIGN_NAMES: Final = frozenset({"gpt3-175b"})
 TOKENS: Final = 512
 LONG: Final = 5000
 TARGET: Final = 128
-SAMPLES: Final = 163_920
+SAMPLES: Final = 320 * (TOKENS + 1)
 MOONSHINE_SAMPLES: Final = 197_119
-"""Sound that a stack of convolutions makes 512 positions of, with no sample left over: wav2vec 2.0's, Moonshine's."""
+"""Sound that makes 512 positions: a stride of wav2vec 2.0's convolutions each and one more, the fewest for Moonshine's."""
 
 BYTES: Final = 2
 _DECODER_CASES: Final = (f"prefill{TOKENS}", f"decode{TOKENS}")
@@ -65,7 +65,7 @@ _MATMUL_LIKE: Final = re.compile(
 )
 _UNTRACEABLE: Final = (RuntimeError, IndexError, ValueError)
 _EXPERT: Final = re.compile(r"\.experts\.(expert_)?(\d+)\.")
-_CACHE_NAMES: Final = ("past_key_values", "cache", "cache_params", "state")
+_CACHE_NAMES: Final = ("cache", "past_key_values", "cache_params", "state", "mems")
 _MOST_CALLS: Final = 60_000
 
 Flops = dict[str, int]
@@ -354,8 +354,8 @@ def run(built: Built) -> Runs:
 def _decoder_runs(model: transformers.PreTrainedModel) -> Runs:
     """Run a prompt of 512, one step after it, and a prompt of 5000 (B = 1), logits at every position."""
     prompt, step = _DECODER_CASES
-    tracing, first = _first(model, _prompt(model, TOKENS))
-    name = _cache_name(first.output)
+    tracing, first, asked = _first_with_cache(model, _prompt(model, TOKENS))
+    name = _cache_name(model, first.output)
     if name is None:
         absent = f"{type(model).__name__} keeps no cache"
         return _finish(tracing, {}, {prompt: first.flops, step: None}, {f"flops.{step}": absent, "cache": absent})
@@ -365,7 +365,7 @@ def _decoder_runs(model: transformers.PreTrainedModel) -> Runs:
     after = _attempt(
         reasons,
         (f"flops.{step}", f"cache.{TOKENS}+1"),
-        lambda: _forward(model, tracing, _prompt(model, 1) | {name: past}),
+        lambda: _forward(model, tracing, _prompt(model, 1) | asked | {name: past}),
     )
     if after:
         cache[f"{TOKENS}+1"] = _slots(getattr(after.output, name))
@@ -373,14 +373,16 @@ def _decoder_runs(model: transformers.PreTrainedModel) -> Runs:
         reasons[f"cache.{LONG}"] = f"not run: {first.calls:,} operators for {TOKENS} tokens, one token after the other"
     elif model.device.type != "meta":
         reasons[f"cache.{LONG}"] = "not run on real tensors"
-    elif long := _attempt(reasons, (f"cache.{LONG}",), lambda: _forward(model, tracing, _prompt(model, LONG))):
+    elif long := _attempt(reasons, (f"cache.{LONG}",), lambda: _forward(model, tracing, _prompt(model, LONG) | asked)):
         cache[f"{LONG}"] = _slots(getattr(long.output, name))
     return _finish(tracing, cache, {prompt: first.flops, step: after.flops if after else None}, reasons)
 
 
-def _cache_name(output: Any) -> str | None:
-    """Return what an output calls its cache, None without one."""
-    return next((name for name in _CACHE_NAMES if getattr(output, name, None) is not None), None)
+def _cache_name(model: transformers.PreTrainedModel, output: Any) -> str | None:
+    """Return what an output calls its cache, by the name that a forward takes it back under; None without one."""
+    held = [name for name in _CACHE_NAMES if getattr(output, name, None) is not None]
+    taken = signature(model.forward).parameters
+    return next((name for name in held if name in taken), held[0] if held else None)
 
 
 def _attempt(reasons: dict[str, str], cases: Iterable[str], call: Callable[[], T]) -> T | None:
@@ -401,17 +403,19 @@ def _encoder_runs(model: transformers.PreTrainedModel) -> Runs:
 def _seq2seq_runs(model: transformers.PreTrainedModel) -> Runs:
     """Run a source of 512 (or Whisper's fixed frames) with 1 and 128 decoder tokens, then one step after 128."""
     short, full, step = _SEQ2SEQ_CASES
-    tracing, first = _first(model, _source(model) | _target(model, TARGET))
-    memory, name = first.output.encoder_last_hidden_state, _cache_name(first.output) or ""
+    tracing, first, asked = _first_with_cache(model, _source(model) | _target(model, TARGET))
+    memory, name = first.output.encoder_last_hidden_state, _cache_name(model, first.output) or ""
     past = getattr(first.output, name, None)
     cache: dict[str, Any] = {f"{TARGET}": _pair_slots(past)} if name else {}
     reasons = {} if cache else {"cache": f"{type(model).__name__} keeps no cache"}
     encoded = MoEModelOutput(last_hidden_state=memory)
     encoded.attention_mask = None  # some decoders read one there
-    decode = {"encoder_outputs": encoded, name or "past_key_values": past, **_target(model, 1)}
+    decode = {"encoder_outputs": encoded, name or "past_key_values": past, **_target(model, 1), **asked}
     after = _attempt(reasons, (f"flops.{step}", f"cache.{TARGET}+1"), lambda: _forward(model, tracing, decode))
     one = _attempt(
-        reasons, (f"flops.{short}", "cache.1"), lambda: _forward(model, tracing, _source(model) | _target(model, 1))
+        reasons,
+        (f"flops.{short}", "cache.1"),
+        lambda: _forward(model, tracing, _source(model) | _target(model, 1) | asked),
     )
     if cache and after:
         cache[f"{TARGET}+1"] = _pair_slots(getattr(after.output, name))
@@ -432,6 +436,19 @@ def _finish(
     why = f"experts stubbed, their forward depends on values ({tracing.stub_experts})"
     nulled = {f"flops.{case}": why for case in stubbed}
     return Runs(cache, dict.fromkeys(flops), stubbed, {**reasons, **nulled}, notes)
+
+
+def _first_with_cache(
+    model: transformers.PreTrainedModel, inputs: Mapping[str, Any]
+) -> tuple[Tracing, Ran, dict[str, bool]]:
+    """Return `_first`, and the argument that asks for a cache where a model keeps none unasked."""
+    tracing, first = _first(model, inputs)
+    if _cache_name(model, first.output) is None:
+        asked = {"use_cache": True}
+        answer = _attempt({}, (), lambda: _first(model, {**inputs, **asked}))
+        if answer and _cache_name(model, answer[1].output):
+            return *answer, asked
+    return tracing, first, {}
 
 
 def _first(model: transformers.PreTrainedModel, inputs: Mapping[str, Tensor]) -> tuple[Tracing, Ran]:
@@ -535,20 +552,13 @@ def _prompt(model: transformers.PreTrainedModel, tokens: int) -> dict[str, Any]:
         shape = (config.num_codebooks, tokens)
     elif config.model_type == "kyutai_speech_to_text":
         shape = (1, tokens, config.num_codebooks + 1)
-    return {"input_ids": _ids(model, *shape), **_asking_for_cache(model)}
+    return {"input_ids": _ids(model, *shape)}
 
 
 def _target(model: transformers.PreTrainedModel, tokens: int) -> dict[str, Any]:
     """Return the decoder's input of an encoder-decoder: ids (1, tokens), or of every channel."""
     channels = (model.config.decoder_config.num_channels,) if model.config.model_type == "dia" else ()
-    return {"decoder_input_ids": _ids(model, 1, tokens, *channels), **_asking_for_cache(model)}
-
-
-def _asking_for_cache(model: transformers.PreTrainedModel) -> dict[str, bool]:
-    """Return the argument that asks for a cache, where a model can be asked; some read no config for it."""
-    parameters = signature(model.forward).parameters.values()
-    asks = any(each.name == "use_cache" or each.kind is Parameter.VAR_KEYWORD for each in parameters)
-    return {"use_cache": True} if asks else {}
+    return {"decoder_input_ids": _ids(model, 1, tokens, *channels)}
 
 
 def _source(model: transformers.PreTrainedModel) -> dict[str, Tensor]:
@@ -592,7 +602,7 @@ def _bytes(values: Iterable[Any]) -> int:
         (state.untyped_storage()._cdata, state.storage_offset(), state.shape): state.numel()
         for state in _states(values)
     }
-    return BYTES * sum(distinct.values())
+    return int(BYTES * sum(distinct.values()))
 
 
 def _states(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -18,19 +18,8 @@ from planner.api import load
 from planner.errors import PlanError
 from planner.model import Model, Stack
 from planner.workload import Pass
-
-NOT_LAYERS = (
-    "merger",
-    "seanet",
-    "projector",
-    "subsampling",
-    "stem.",
-    "conv_layers",
-    "altup_",
-    "visual_projection",
-    "embed.conv",
-)
-"""Lists of modules in a record that are no layers of a stack."""
+from tests.oracle.exempt import reason as exempt_because
+from tests.oracle.layers import measured_stacks, nearest, planned_stacks
 
 CORPUS = Path(__file__).parents[3] / "shared" / "truth"
 
@@ -51,8 +40,8 @@ def config(record: dict[str, Any]) -> dict[str, Any]:
     return dict(found["config"] if record["kind"] == "default" else found)
 
 
-def differences(record: dict[str, Any], *, flops: bool = True) -> Iterator[str]:
-    """Yield a line for each quantity that differs from the record.
+def differences(record: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each quantity that differs from the record, but for what `exempt.py` exempts.
 
     Raises:
         PlanError: the planner refuses the config.
@@ -63,9 +52,10 @@ def differences(record: dict[str, Any], *, flops: bool = True) -> Iterator[str]:
     tally = model.tally
     if tally.total != record["params"]:
         yield f"parameters {tally.total:,} planned, {record['params']:,} measured ({tally.total - record['params']:+,})"
-    planned = [[sum(layer.values()) for layer in stack.layers] for stack in tally.stacks.values()]
-    for name, layers in (record.get("layers") or {}).items():
-        if layers not in planned and not any(part in name for part in NOT_LAYERS):
+    planned = planned_stacks(model)
+    lists = {name: [[1, size] for size in layers] for name, layers in (record.get("layers") or {}).items()}
+    for name, layers in measured_stacks(lists, planned).items():
+        if nearest(planned, layers) != layers and not exempt_because(model, "layers"):
             yield f"layers of {name}: {layers[:6]} measured, planned {[each[:6] for each in planned]}"
     if (active := (record.get("moe") or {}).get("active")) and tally.active != active:
         yield f"active {tally.active:,} planned, {active:,} measured"
@@ -75,8 +65,9 @@ def differences(record: dict[str, Any], *, flops: bool = True) -> Iterator[str]:
         found = words.total - words.head
         if found != (without := text["params"] - text["parts"]["lm_head"]):
             yield f"text model without its head {found:,} planned, {without:,} measured ({found - without:+,})"
-    yield from _caches(model, record)
-    if flops:
+    if not exempt_because(model, "cache"):
+        yield from _caches(model, record)
+    if not exempt_because(model, "FLOPs"):
         yield from _flops(model, record)
 
 
