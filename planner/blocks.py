@@ -753,7 +753,7 @@ class Head(Stored):
         leaves, inner = [], self.width
         if self.transform:
             inner = self.transform.width
-            leaves.append(linear("transform.dense", self.width, inner, "head", bias=self.transform_bias))
+            leaves.append(linear("transform.dense", self.width, inner, "head", bias=self.transform_bias, feeds=feed))
             leaves.append(vector("transform.norm", inner, "head", bias=self.transform.bias))
         leaves.append(
             linear(self.name, inner, self.vocabulary, "head", bias=self.bias, work="head", feeds=feed, tie=self.tie)

@@ -81,6 +81,9 @@ EXPERTS: dict[str, Family] = {
         decoder, "Glm4MoeForCausalLM", ROUTED,
         mixers=attention(qkv_bias="attention_bias", qk_norm="head", qk_norm_on="use_qk_norm", uneven=True), feeds=mixture(**DEEPSEEK),
     ),
+    "mistral4": row(
+        decoder, "Mistral4ForCausalLM", ROUTED, mixers=latent_attention(bias="attention_bias"), feeds=mixture(scoring="softmax"),
+    ),
     "sarvam_moe": row(
         decoder, "SarvamMoEForCausalLM", ROUTED,
         mixers=attention(qkv_bias="attention_bias", qk_norm="head", qk_norm_on="use_qk_norm", uneven=True), feeds=mixture(**DEEPSEEK),

