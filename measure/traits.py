@@ -30,7 +30,7 @@ COMPUTED: dict[type, frozenset[str]] = {
         Run: "count layer repeats",
         Layer: "sublayers parallel before",
         Sublayer: "block before after join",
-        Leaf: "name n_in n_out part work feeds rate bias copies active tie buffer own_dtype",
+        Leaf: "name n_in n_out part work feeds rate bias copies active tie buffer own_dtype split",
         Norm: "width kind bias epsilon unit_offset name affine",
         Mask: "causal window chunk block random_blocks",
         Rope: "width theta scaling interleaved",
@@ -47,7 +47,7 @@ COMPUTED: dict[type, frozenset[str]] = {
         Head: "width vocabulary bias tie transform transform_bias activation every_row logits_bias scale softcap name",
     }.items()
 }
-"""By type, the fields that `measure.build` and `measure.functions` read."""
+"""By type, the fields that `measure.build` and `measure.functions` read; and how ranks divide, which changes no function."""
 
 
 def check(value: Any, where: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from planner.count import Number, least
 from planner.engines import Engine
@@ -25,6 +25,37 @@ Part = Literal[
 
 Work = Literal["linear", "experts", "router", "head", "attention", "scan", "conv"]
 """The kind of work that FLOPs are listed under (`flops.*.by_op`)."""
+
+
+class Split(NamedTuple):
+    """How tensor-parallel ranks divide a leaf or a cache: along what, and into which whole pieces.
+
+    Attributes:
+        along: "out" or "in", the columns or the rows of a matrix; "rows" of a table; "copies".
+        unit: what isn't cut ("heads"), for messages. units: how many there are; each rank takes equally many.
+        repeats: where there are more ranks than units, several hold the same one (key-value heads).
+        size: elements of this segment of a fused tensor, 0: all.
+    """
+
+    along: Literal["out", "in", "rows", "copies"]
+    unit: str
+    units: int
+    repeats: bool = False
+    size: int = 0
+
+
+Splits = tuple[Split, ...]
+"""One entry, or one for each segment of a fused tensor; none: every rank holds all."""
+
+
+def split(along: Literal["out", "in", "rows", "copies"], unit: str, units: int, *, repeats: bool = False) -> Splits:
+    """Return the split of a tensor that has one segment."""
+    return (Split(along, unit, units, repeats),)
+
+
+def key_value_heads(heads: int) -> Splits:
+    """Return the split of what key-value heads bring: ranks share one where there are fewer."""
+    return split("out", "key-value heads", heads, repeats=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +78,8 @@ class Leaf:
         tie: a name; matrices of one name are stored once and run wherever they stand (tied heads); biases are their own.
         buffer: stored with the weights, but no parameter (correction biases).
         own_dtype: stored in this dtype whatever the model's.
+        split: how tensor-parallel ranks divide it; biases of columns with them. Routed experts' copies are divided by
+            expert-parallel ranks, and each expert so by the rest.
     """
 
     name: str
@@ -64,6 +97,7 @@ class Leaf:
     own_dtype: str | None = None
     computed: int | Fraction | None = None
     further: int = 0
+    split: Splits = ()
 
     @property
     def matrix(self) -> int:
@@ -117,6 +151,7 @@ class Cache:
         owner: this layer stores it; False: it reads the cache of a layer before it (Gemma 3n).
         stride: one row stands for that many tokens (DeepSeek-V4); `fixed` is then kept from the first row on.
         tail: elements per token that no row stands for yet.
+        split: how tensor-parallel ranks divide each row, or the fixed elements; none: every rank holds all.
     """
 
     kind: Literal["self", "cross", "state"]
@@ -127,6 +162,7 @@ class Cache:
     owner: bool = True
     stride: int = 1
     tail: int = 0
+    split: Splits = ()
 
     def kept(self, tokens: Number, engine: Engine) -> Number:
         """Return the rows kept after `tokens` tokens under an engine's rules."""
@@ -399,34 +435,42 @@ class Attention:
         values = self.value or self.head
         source: Feed = "memory" if self.cross else "new"
         read = self.memory_width or self.width
+        by_head, by_group = split("out", "heads", self.heads), key_value_heads(self.kv_heads)
+        back = split("in", "heads", self.heads)
         leaves = [
-            linear("q_proj", self.width, q, "attention", bias=self.q_bias),
-            linear("k_proj", read, kv, "attention", bias=self.k_bias, feeds=source),
-            linear("v_proj", read, self.kv_heads * values, "attention", bias=self.v_bias, feeds=source),
-            linear("o_proj", self.heads * values, self.width, "attention", bias=self.out_bias),
+            linear("q_proj", self.width, q, "attention", bias=self.q_bias, split=by_head),
+            linear("k_proj", read, kv, "attention", bias=self.k_bias, feeds=source, split=by_group),
+            linear("v_proj", read, self.kv_heads * values, "attention", bias=self.v_bias, feeds=source, split=by_group),
+            linear("o_proj", self.heads * values, self.width, "attention", bias=self.out_bias, split=back),
         ]
         if self.sinks:
-            leaves.append(vector("sinks", self.heads, "attention"))
+            leaves.append(vector("sinks", self.heads, "attention", split=by_head))
         if self.gate:
             gates = self.heads * (values if self.gate == "element" else 1)
-            leaves.append(linear("gate_proj", self.width, gates, "attention"))
+            leaves.append(linear("gate_proj", self.width, gates, "attention", split=by_head))
         if self.qk_norm and self.qk_norm.affine:
             whole = self.qk_norm.width == q
+            norms = (by_head, by_group) if whole and self.qk_norm_each else ((), ())  # else sums run over all heads
             leaves += [
-                vector("q_norm", q if whole else self.head, "norm", bias=self.qk_norm.bias),
-                vector("k_norm", kv if whole else self.head, "norm", bias=self.qk_norm.bias),
+                vector("q_norm", q if whole else self.head, "norm", bias=self.qk_norm.bias, split=norms[0]),
+                vector("k_norm", kv if whole else self.head, "norm", bias=self.qk_norm.bias, split=norms[1]),
             ]
         if self.borrows:
             leaves = [leaf for leaf in leaves if leaf.name not in {"k_proj", "v_proj", "k_norm"}]
         if self.same_values:
             leaves = [leaf for leaf in leaves if leaf.name != "v_proj"]
         if self.relative_buckets:
-            leaves.append(Leaf("relative_attention_bias", self.relative_buckets, self.heads, "attention"))
+            table = Leaf("relative_attention_bias", self.relative_buckets, self.heads, "attention", split=by_head)
+            leaves.append(table)
         if self.global_projections:
             leaves += [
-                linear("query_global", self.width, q, "attention", bias=self.q_bias, feeds="global"),
-                linear("key_global", self.width, kv, "attention", bias=self.k_bias, feeds="global_keys"),
-                linear("value_global", self.width, kv, "attention", bias=self.v_bias, feeds="global_keys"),
+                linear("query_global", self.width, q, "attention", bias=self.q_bias, feeds="global", split=by_head),
+                linear(
+                    "key_global", self.width, kv, "attention", bias=self.k_bias, feeds="global_keys", split=by_group
+                ),
+                linear(
+                    "value_global", self.width, kv, "attention", bias=self.v_bias, feeds="global_keys", split=by_group
+                ),
             ]
         chooser = self.chooser.leaves() if self.chooser else ()
         return (*leaves, *(replace(leaf, name=f"indexer.{leaf.name}") for leaf in chooser), *self.extra)
@@ -435,12 +479,13 @@ class Attention:
         """Return keys and values, 2 N K elements a token; nothing where later tokens are seen too."""
         row = self.head + (self.value or self.head)
         if self.cross:
-            return (Cache("cross", self.kv_heads * row),)
+            return (Cache("cross", self.kv_heads * row, split=key_value_heads(self.kv_heads)),)
         if not self.mask.causal:
             return ()
         kept = None if self.whole_cache else self.mask.window
         heads = self.cached_heads or self.kv_heads
-        own = Cache("self", heads * row, kept, self.mask.chunk, owner=not self.borrows)
+        by_group = key_value_heads(heads)
+        own = Cache("self", heads * row, kept, self.mask.chunk, owner=not self.borrows, split=by_group)
         return (own, *(self.chooser.caches() if self.chooser else ()))
 
     def cores(self) -> tuple[Core, ...]:
@@ -490,15 +535,16 @@ class LatentAttention:
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projections down to the latents, their norms, the projections up and the output."""
         q = self.heads * (self.nope + self.rope)
+        by_head, back = split("out", "heads", self.heads), split("in", "heads", self.heads)
         if self.q_rank is None:
-            queries = [linear("q_proj", self.width, q, "attention")]
+            queries = [linear("q_proj", self.width, q, "attention", split=by_head)]
         else:
             queries = [
                 linear("q_a_proj", self.width, self.q_rank, "attention", bias=self.bias),
                 vector("q_a_layernorm", self.q_rank, "norm"),
-                linear("q_gate_proj", 2 * self.q_rank, q + self.heads * self.value, "attention")
+                linear("q_gate_proj", 2 * self.q_rank, q + self.heads * self.value, "attention", split=by_head)
                 if self.gated_queries
-                else linear("q_b_proj", self.q_rank, q, "attention"),
+                else linear("q_b_proj", self.q_rank, q, "attention", split=by_head),
             ]
         return (
             *queries,
@@ -510,9 +556,10 @@ class LatentAttention:
                 self.heads * (self.nope + self.value),
                 "attention",
                 feeds="new" if self.mask.window else "latent",
+                split=by_head,
             ),
-            linear("o_proj", self.heads * self.value, self.width, "attention", bias=self.bias),
-            *((linear("g_proj", self.width, self.heads, "attention"),) if self.gate else ()),
+            linear("o_proj", self.heads * self.value, self.width, "attention", bias=self.bias, split=back),
+            *((linear("g_proj", self.width, self.heads, "attention", split=by_head),) if self.gate else ()),
             *(replace(leaf, name=f"indexer.{leaf.name}") for leaf in (self.chooser.leaves() if self.chooser else ())),
             *self.extra,
         )
@@ -553,11 +600,11 @@ class FeedForward(Stored):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return [D, F] (twice where gated) and [F, D]."""
-        gate = (linear("gate_proj", self.width, self.hidden, self.part, bias=self.up_bias),) if self.gated else ()
+        up, down = split("out", "hidden channels", self.hidden), split("in", "hidden channels", self.hidden)
+        names = ("gate_proj", "up_proj") if self.gated else ("up_proj",)
         return (
-            *gate,
-            linear("up_proj", self.width, self.hidden, self.part, bias=self.up_bias),
-            linear("down_proj", self.hidden, self.width, self.part, bias=self.down_bias),
+            *(linear(name, self.width, self.hidden, self.part, bias=self.up_bias, split=up) for name in names),
+            linear("down_proj", self.hidden, self.width, self.part, bias=self.down_bias, split=down),
             *self.extra,
         )
 
@@ -645,7 +692,7 @@ class MixtureOfExperts(Stored):
         leaves += [
             Leaf(f"experts.{leaf.name}", leaf.n_in, leaf.n_out, leaf.part, "experts", bias=leaf.bias,
                  copies=outputs if self.phantoms and leaf.name != "down_proj" else self.experts, active=active,
-                 computed=None if active == visits else visits)
+                 computed=None if active == visits else visits, split=leaf.split)
             for leaf in expert.leaves()
         ]  # fmt: skip
         if self.latent:
@@ -684,7 +731,8 @@ class Table(Stored):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the table."""
-        return (Leaf(self.name, self.rows, self.width, "embedding", tie=self.tie),)
+        tokens = split("rows", "vocabulary", self.rows) if self.index == "token" else ()
+        return (Leaf(self.name, self.rows, self.width, "embedding", tie=self.tie, split=tokens),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -750,16 +798,20 @@ class Head(Stored):
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projection [D, V]; the transform [D, D] before it."""
         feed: Feed = "new" if self.every_row else "last"
+        tokens = split("out", "vocabulary", self.vocabulary)
         leaves, inner = [], self.width
         if self.transform:
             inner = self.transform.width
             leaves.append(linear("transform.dense", self.width, inner, "head", bias=self.transform_bias, feeds=feed))
             leaves.append(vector("transform.norm", inner, "head", bias=self.transform.bias))
         leaves.append(
-            linear(self.name, inner, self.vocabulary, "head", bias=self.bias, work="head", feeds=feed, tie=self.tie)
-        )
+            linear(
+                self.name, inner, self.vocabulary, "head", bias=self.bias, work="head", feeds=feed, tie=self.tie,
+                split=tokens,
+            )
+        )  # fmt: skip
         if self.logits_bias:
-            leaves.append(vector("final_logits_bias", self.vocabulary, "head", buffer=True))
+            leaves.append(vector("final_logits_bias", self.vocabulary, "head", buffer=True, split=tokens))
         return tuple(leaves)
 
 

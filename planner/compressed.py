@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.blocks import Attend, Cache, Core, Leaf, Work, linear, vector
+from planner.blocks import Attend, Cache, Core, Leaf, Work, key_value_heads, linear, split, vector
 from planner.count import Number, least, tetrahedron, triangle
 from planner.engines import Engine
 from planner.masks import Mask
@@ -164,15 +164,17 @@ class CompressedAttention:
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projections, the sinks, the compressor and its indexer."""
         q = self.heads * self.head
+        by_head = split("out", "heads", self.heads)
+        each, back = split("copies", "output groups", self.groups), split("in", "output groups", self.groups)
         leaves = [
             linear("q_a_proj", self.width, self.q_rank, "attention"),
             vector("q_a_norm", self.q_rank, "norm"),
-            linear("q_b_proj", self.q_rank, q, "attention"),
+            linear("q_b_proj", self.q_rank, q, "attention", split=by_head),
             linear("kv_proj", self.width, self.head, "attention"),
             vector("kv_norm", self.head, "norm"),
-            linear("o_a_proj", q // self.groups, self.o_rank, "attention", copies=self.groups),
-            linear("o_b_proj", self.groups * self.o_rank, self.width, "attention"),
-            vector("sinks", self.heads, "attention", own_dtype="float32"),
+            linear("o_a_proj", q // self.groups, self.o_rank, "attention", copies=self.groups, split=each),
+            linear("o_b_proj", self.groups * self.o_rank, self.width, "attention", split=back),
+            vector("sinks", self.heads, "attention", own_dtype="float32", split=by_head),
         ]
         if self.stride:
             leaves += self._compressor("compressor", self.head)
@@ -300,17 +302,29 @@ class ExpertAttention:
     def leaves(self) -> tuple[Leaf, ...]:
         """Return E matrices [D, N K] and [N K, D], their router, a vector, and common keys and values [D, 2 N K]."""
         inner, e, k = self.kv_heads * self.head, self.experts, self.top_k
+        by_head, back = split("out", "heads", self.kv_heads), split("in", "heads", self.kv_heads)
         return (
-            Leaf("experts.input_linear", self.width, inner, "routed_experts", "experts", copies=e, active=k),
-            Leaf("experts.output_linear", inner, self.width, "routed_experts", "experts", copies=e, active=k),
+            Leaf(
+                "experts.input_linear",
+                self.width,
+                inner,
+                "routed_experts",
+                "experts",
+                copies=e,
+                active=k,
+                split=by_head,
+            ),
+            Leaf(
+                "experts.output_linear", inner, self.width, "routed_experts", "experts", copies=e, active=k, split=back
+            ),
             linear("experts.router.layer", self.width, self.experts, "router", work="router"),
             vector("experts.bias", self.width, "attention"),
-            linear("kv_proj", self.width, 2 * inner, "attention"),
+            linear("kv_proj", self.width, 2 * inner, "attention", split=by_head),
         )
 
     def caches(self) -> tuple[Cache, ...]:
         """Return keys and values, 2 N K elements a token."""
-        return (Cache("self", 2 * self.kv_heads * self.head),)
+        return (Cache("self", 2 * self.kv_heads * self.head, split=key_value_heads(self.kv_heads)),)
 
     def cores(self) -> tuple[Core, ...]:
         """Return attention of k N query heads."""

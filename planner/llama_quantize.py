@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from planner.blocks import Leaf
@@ -138,8 +138,8 @@ def _role(leaf: Leaf, family: str) -> str:
     return "v" if family in FUSED and role in {"q", "k"} else role
 
 
-def choices(model: Model, mixture: str) -> Iterator[tuple[Place, int, str]]:
-    """Yield places, how many of their layers, and the format of their matrices; biases and vectors are fp32.
+def choices(model: Model, mixture: str) -> Iterator[tuple[Place, Collection[int], str]]:
+    """Yield places, which of their layers, and the format of their matrices; biases and vectors are fp32.
 
     Tensors count decoder first (T5), from an fp16 file. Latent attention's kv_b_proj is taken as one tensor, where
     today's converter splits it in two.
@@ -150,12 +150,14 @@ def choices(model: Model, mixture: str) -> Iterator[tuple[Place, int, str]]:
         leaf = place.leaf
         role = _role(leaf, model.family)
         if role in ALONE:
-            yield place, place.layers, role
+            yield place, range(place.first, place.first + place.layers), role
             continue
         row = leaf.n_out if role == "table" else leaf.n_in
         role = "head" if role == "table" and file.tied else role
         start = place.first if role == "down" and file.experts > 1 else seen[role]
-        blocks = Counter(_block_name(file, role, start + i, row) for i in range(place.layers))
+        blocks: dict[str, list[int]] = {}
+        for i in range(place.layers):
+            blocks.setdefault(_block_name(file, role, start + i, row), []).append(place.first + i)
         if ROLES.get(leaf.name) == role:  # queries and keys of a fused tensor aren't counted
             seen[role] += place.layers
-        yield from ((place, count, name) for name, count in blocks.items())
+        yield from ((place, layers, name) for name, layers in blocks.items())

@@ -21,6 +21,7 @@ from planner.masks import Mask
 from planner.workload import Feed, Pass
 
 Kind = Literal["decoder", "encoder", "encoder-decoder", "prefix-lm"]
+End = Literal["front", "layers", "back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,7 @@ class Place:
         path: as in checkpoints, "*" for the number of its layer ("model.layers.*.self_attn.q_proj").
         layers: that store one each, from layer `first` on. repeats: how often a pass runs each.
         owner: stores the matrix; False where a leaf before it does, of the same tie.
+        end: of its stack that it stands at, or among its layers.
     """
 
     leaf: Leaf
@@ -248,6 +250,7 @@ class Place:
     layers: int
     repeats: int
     owner: bool
+    end: End
 
 
 class StackTally(NamedTuple):
@@ -399,20 +402,24 @@ class Model:
         owned: set[str] = set()
         found: list[Place] = []
 
-        def put(leaf: Leaf, stack: Stack, path: str, first: int = 0, layers: int = 1, repeats: int = 1) -> None:
+        def put(
+            leaf: Leaf, stack: Stack, path: str, end: End, first: int = 0, layers: int = 1, repeats: int = 1
+        ) -> None:
             """Note one leaf, and its tie as owned from now on."""
-            found.append(Place(leaf, stack.name, path, first, layers, repeats, leaf.tie not in owned))
+            found.append(Place(leaf, stack.name, path, first, layers, repeats, leaf.tie not in owned, end))
             owned.update((leaf.tie,) if leaf.tie else ())
 
         for stack in self.stacks:
             only = self.kind != "encoder-decoder" and stack.name in {"decoder", "encoder"}
             scope = ("model." if only else f"model.{stack.name}.") if stack.scope is None else stack.scope
-            for name, leaf in stack.named:
-                put(leaf, stack, name if leaf.part == "head" else scope + name)
+            before = sum(len(block.leaves()) for block in stack.front)
+            for index, (name, leaf) in enumerate(stack.named):
+                put(leaf, stack, name if leaf.part == "head" else scope + name, "front" if index < before else "back")
             first = 0
             for run in stack.runs:
                 for name, leaf in run.layer.named:
-                    put(leaf, stack, f"{scope}{stack.list}.*.{name}", first, run.count, run.repeats)
+                    path = f"{scope}{stack.list}.*.{name}"
+                    put(leaf, stack, path, "layers", first, run.count, run.repeats)
                 first += run.count
         return tuple(found)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import lru_cache
@@ -439,6 +439,7 @@ class Tensors(NamedTuple):
     Attributes:
         place: where they stand. count: how many layers store one. format: name of the format of their matrices.
         matrix_bytes, bias_bytes: of one layer, all copies; the matrix may be stored elsewhere (tied).
+        layers: which of the stack's these are; 0 alone for what stands before and after them.
     """
 
     place: Place
@@ -446,6 +447,7 @@ class Tensors(NamedTuple):
     format: str
     matrix_bytes: int
     bias_bytes: int
+    layers: Collection[int]
 
     @property
     def path(self) -> str:
@@ -468,11 +470,12 @@ def stored(model: Model, precision: Precision) -> Iterator[Tensors]:
     else:
         pick = _by_role(model, precision, chosen)
     own = "fp32" if chosen.mixture else precision.own
-    for place, count, name in pick:
+    for place, layers, name in pick:
         leaf = place.leaf
         shape = (leaf.n_out, leaf.n_in) if leaf.part == "embedding" else (leaf.n_in, leaf.n_out)
         bias = leaf.copies * leaf.n_out * leaf.bias * FORMATS[own].bits // 8
-        yield Tensors(place, count, name, leaf.copies * format_named(name).matrix_bytes(*shape), bias)
+        matrix = leaf.copies * format_named(name).matrix_bytes(*shape)
+        yield Tensors(place, len(layers), name, matrix, bias, layers)
 
 
 def _check(patterns: tuple[str, ...], where: str) -> None:
@@ -497,8 +500,8 @@ def _nameable(place: Place) -> bool:
     return leaf.work in BY_NAME and not leaf.own_dtype and 1 not in {leaf.n_in, leaf.n_out} and place.owner
 
 
-def _by_role(model: Model, precision: Precision, chosen: Format) -> Iterator[tuple[Place, int, str]]:
-    """Yield places, how many of their layers, and the format of their matrices: the chosen one, or their own width."""
+def _by_role(model: Model, precision: Precision, chosen: Format) -> Iterator[tuple[Place, Collection[int], str]]:
+    """Yield places, which of their layers, and the format of their matrices: the chosen one, or their own width."""
     skips = _compiled(precision.skips) if precision.skips else None
     rules = [(_compiled(patterns), name) for patterns, name in precision.rules]
     for place in model.places:
@@ -508,19 +511,17 @@ def _by_role(model: Model, precision: Precision, chosen: Format) -> Iterator[tup
         usual = width if alone else (precision.experts if leaf.work == "experts" else None) or chosen.name
         named = rules if rules and _nameable(place) else []
         if not named and (alone or not skips):
-            yield place, place.layers, usual
+            yield place, range(place.first, place.first + place.layers), usual
             continue
         rest = set(range(place.first, place.first + place.layers))
-        counts: Counter[str] = Counter()
+        found: dict[str, set[int]] = {}
         for patterns, name in ((skips, ""), *named):
             hit = rest & patterns.layers(place) if patterns and rest else None
             if hit:
-                counts[name or width] += len(hit)
+                found.setdefault(name or width, set()).update(hit)
                 rest -= hit
-        counts[usual] += len(rest)
-        for name, count in counts.items():
-            if count:
-                yield place, count, name
+        found.setdefault(usual, set()).update(rest)
+        yield from ((place, layers, name) for name, layers in found.items() if layers)
 
 
 SHOWN = 12
@@ -530,11 +531,11 @@ SHOWN = 12
 def _rule_notes(model: Model, precision: Precision) -> list[str]:
     """Return which modules have which format, and what of the rules has no place in the model."""
     modules: dict[str, Counter[str]] = {}
-    for place, count, name in _by_role(model, precision, format_named(precision.base)):
+    for place, layers, name in _by_role(model, precision, format_named(precision.base)):
         if _nameable(place):
             parent = place.path.rpartition(".")[0] if place.leaf.work in PRODUCTS else place.path
             below = modules.setdefault(name, Counter())
-            below[parent.removeprefix("model.")] += count * place.leaf.copies
+            below[parent.removeprefix("model.")] += len(layers) * place.leaf.copies
     listed = [
         f"{name}: " + _some([f"{path or 'the model'} ({n:,})" for path, n in below.items()])
         for name, below in sorted(modules.items(), key=lambda each: (format_named(each[0]).bits, each[0]))

@@ -13,7 +13,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from planner.blocks import Attention, Block, Cache, Core, FeedForward, Leaf, Norm, checkpoint_name, linear, vector
+from planner.blocks import (
+    Attention,
+    Block,
+    Cache,
+    Core,
+    FeedForward,
+    Leaf,
+    Norm,
+    Split,
+    Splits,
+    checkpoint_name,
+    linear,
+    split,
+    vector,
+)  # fmt: skip
 from planner.count import Number
 from planner.engines import Engine
 from planner.workload import Pass
@@ -90,14 +104,19 @@ class Convolve:
         return f"2 x {self.taps} taps x {self.channels:,} channels x {outputs:,} positions"
 
 
-def _taps(name: str, taps: int, channels: int, *, bias: bool) -> Leaf:
+def _taps(name: str, taps: int, channels: int, *, bias: bool, split: Splits = ()) -> Leaf:
     """Return the filter [C, 1, T] of a short convolution."""
-    return Leaf(name, taps, channels, "recurrent", bias=bias)
+    return Leaf(name, taps, channels, "recurrent", bias=bias, split=split)
 
 
-def _states(*elements: int) -> tuple[Cache, ...]:
+def _states(*elements: int, split: Splits = ()) -> tuple[Cache, ...]:
     """Return states of so many elements each."""
-    return tuple(Cache("state", fixed=count) for count in elements)
+    return tuple(Cache("state", fixed=count, split=split) for count in elements)
+
+
+def _channels(*segments: tuple[int, str, int], times: int = 1) -> Splits:
+    """Return the split of channels side by side: of each segment its size, unit and units; all sizes times `times`."""
+    return tuple(Split("out", unit, units, unit == "groups", size * times) for size, unit, units in segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +146,24 @@ class Mamba:
         """Return the projections [D, 2 I], [I, R + 2 S], [R, I] and [I, D], taps, decays and skips."""
         part, each = self.inner // self.heads, self.heads
         norms = (("dt_layernorm", self.rank), ("b_layernorm", self.state), ("c_layernorm", self.state))
+        unit, units = ("heads", each) if each > 1 else ("channels", self.inner)
+        out, back, heads = split("out", unit, units), split("in", unit, units), split("copies", unit, units)
+        x_split, dt_split = (heads, heads) if each > 1 else (back, out)
         return (
-            linear("in_proj", self.width, 2 * self.inner, "recurrent", bias=self.bias),
-            _taps("conv1d", self.taps, self.inner, bias=self.conv_bias),
-            linear("x_proj", part, self.rank + 2 * self.state, "recurrent", copies=each),
-            linear("dt_proj", self.rank, part, "recurrent", bias=True, copies=each),
-            Leaf("A_log", self.state, self.inner, "recurrent"),
-            vector("D", self.inner, "recurrent"),
+            linear("in_proj", self.width, 2 * self.inner, "recurrent", bias=self.bias, split=out),
+            _taps("conv1d", self.taps, self.inner, bias=self.conv_bias, split=out),
+            linear("x_proj", part, self.rank + 2 * self.state, "recurrent", copies=each, split=x_split),
+            linear("dt_proj", self.rank, part, "recurrent", bias=True, copies=each, split=dt_split),
+            Leaf("A_log", self.state, self.inner, "recurrent", split=out),
+            vector("D", self.inner, "recurrent", split=out),
             *(vector(name, size, "norm") for name, size in norms if self.inner_norms),
-            linear("out_proj", self.inner, self.width, "recurrent", bias=self.bias),
+            linear("out_proj", self.inner, self.width, "recurrent", bias=self.bias, split=back),
         )
 
     def caches(self) -> tuple[Cache, ...]:
         """Return the last T rows of the convolution and the state [I, S]."""
-        return _states(self.taps * self.inner, self.inner * self.state)
+        unit, units = ("heads", self.heads) if self.heads > 1 else ("channels", self.inner)
+        return _states(self.taps * self.inner, self.inner * self.state, split=split("out", unit, units))
 
     def cores(self) -> tuple[Core, ...]:
         """Return the convolution and the recurrence."""
@@ -183,17 +206,30 @@ class Mamba2:
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projections [D, 2 I + 2 G S + H] and [I, D], taps, a decay, a step size and a skip per head."""
+        by_head, back = split("out", "heads", self.heads), split("in", "heads", self.heads)
+        inner, steps = (self.inner, "heads", self.heads), (self.heads, "heads", self.heads)
+        into = _channels(inner, *self._segments, steps)
         return (
-            linear("in_proj", self.width, self.inner + self.channels + self.heads, "recurrent", bias=self.bias),
-            _taps("conv1d", self.taps, self.channels, bias=self.conv_bias),
-            *(vector(name, self.heads, "recurrent") for name in ("dt_bias", "A_log", "D")),
-            *((vector("norm", self.inner, "norm"),) if self.norm else ()),
-            linear("out_proj", self.inner, self.width, "recurrent", bias=self.out_bias),
+            linear(
+                "in_proj", self.width, self.inner + self.channels + self.heads, "recurrent", bias=self.bias, split=into
+            ),
+            _taps("conv1d", self.taps, self.channels, bias=self.conv_bias, split=_channels(*self._segments)),
+            *(vector(name, self.heads, "recurrent", split=by_head) for name in ("dt_bias", "A_log", "D")),
+            *((vector("norm", self.inner, "norm", split=by_head),) if self.norm else ()),
+            linear("out_proj", self.inner, self.width, "recurrent", bias=self.out_bias, split=back),
         )
+
+    @property
+    def _segments(self) -> tuple[tuple[int, str, int], ...]:
+        """What the convolution's channels are of: heads, and groups."""
+        return (self.inner, "heads", self.heads), (2 * self.groups * self.state, "groups", self.groups)
 
     def caches(self) -> tuple[Cache, ...]:
         """Return the last T rows of the convolution and the state [H, I / H, S]."""
-        return _states(self.taps * self.channels, self.inner * self.state)
+        return (
+            *_states(self.taps * self.channels, split=_channels(*self._segments, times=self.taps)),
+            *_states(self.inner * self.state, split=split("out", "heads", self.heads)),
+        )
 
     def cores(self) -> tuple[Core, ...]:
         """Return the convolution and the recurrence."""
@@ -234,44 +270,64 @@ class DeltaRule:
         decays = self.value_heads * self.key if self.channel_decay else self.value_heads
         return (
             *self._inputs(q, v, decays),
-            _taps("conv1d", self.taps, 2 * q + v, bias=False),
-            vector(f"{self.scope}dt_bias", decays, "recurrent"),
-            vector(f"{self.scope}A_log", self.value_heads, "recurrent"),
+            _taps("conv1d", self.taps, 2 * q + v, bias=False, split=_channels(*self._segments)),
+            vector(f"{self.scope}dt_bias", decays, "recurrent", split=self._by_value),
+            vector(f"{self.scope}A_log", self.value_heads, "recurrent", split=self._by_value),
             vector(self.norm, self.value, "norm"),
-            linear(self.out, v, self.width, "recurrent"),
+            linear(self.out, v, self.width, "recurrent", split=split("in", "value heads", self.value_heads)),
         )
+
+    @property
+    def _by_value(self) -> Splits:
+        return split("out", "value heads", self.value_heads)
+
+    @property
+    def _by_key(self) -> Splits:
+        return split("out", "key heads", self.key_heads)
+
+    @property
+    def _segments(self) -> tuple[tuple[int, str, int], ...]:
+        """What the convolution's channels are of: queries and keys, and values."""
+        q, v = 2 * self.key_heads * self.key, self.value_heads * self.value
+        return (q, "key heads", self.key_heads), (v, "value heads", self.value_heads)
 
     def _inputs(self, q: int, v: int, decays: int) -> tuple[Leaf, ...]:
         """Return the projections from the input; q, v: widths of all keys and all values."""
         heads, into = self.value_heads, self._into
+        by_key, by_value, both = self._by_key, self._by_value, _channels(*self._segments)
         match self.projections:
             case "qkvz":
-                return (*into("in_proj_qkvz", 2 * q + 2 * v), *into("in_proj_ba", 2 * heads))
+                with_gates = (*both, Split("out", "value heads", heads, size=v))
+                return (*into("in_proj_qkvz", 2 * q + 2 * v, with_gates), *into("in_proj_ba", 2 * heads, by_value))
             case "qkv":
-                named = {"in_proj_qkv": 2 * q + v, "in_proj_z": v, "in_proj_b": heads, "in_proj_a": decays}
-                return tuple(leaf for name, size in named.items() for leaf in into(name, size))
+                named = {"in_proj_z": v, "in_proj_b": heads, "in_proj_a": decays}
+                first = into("in_proj_qkv", 2 * q + v, both)
+                return (*first, *(leaf for name, size in named.items() for leaf in into(name, size, by_value)))
         decay = f"{self.scope}f" if self.channel_decay else "a"
         return (
-            *into("q_proj", q), *into("k_proj", q), *into("v_proj", v), *into("b_proj", heads),
-            *self._narrow(decay, decays), *self._narrow("g", v),
+            *into("q_proj", q, by_key), *into("k_proj", q, by_key), *into("v_proj", v, by_value),
+            *into("b_proj", heads, by_value), *self._narrow(decay, decays), *self._narrow("g", v),
         )  # fmt: skip
 
-    def _into(self, name: str, n_out: int) -> tuple[Leaf, ...]:
-        return (linear(name, self.width, n_out, "recurrent"),)
+    def _into(self, name: str, n_out: int, split: Splits) -> tuple[Leaf, ...]:
+        return (linear(name, self.width, n_out, "recurrent", split=split),)
 
     def _narrow(self, name: str, n_out: int) -> tuple[Leaf, ...]:
         """Return a projection, or two of rank R in place of it."""
         if self.rank is None:
-            return self._into(f"{name}_proj", n_out)
+            return self._into(f"{name}_proj", n_out, self._by_value)
         return (
-            *self._into(f"{name}_a_proj", self.rank),
-            linear(f"{name}_b_proj", self.rank, n_out, "recurrent"),
+            *self._into(f"{name}_a_proj", self.rank, ()),
+            linear(f"{name}_b_proj", self.rank, n_out, "recurrent", split=self._by_value),
         )
 
     def caches(self) -> tuple[Cache, ...]:
         """Return the last T rows of the convolution and the state [H, K, V]."""
         channels = 2 * self.key_heads * self.key + self.value_heads * self.value
-        return _states(self.taps * channels, self.value_heads * self.key * self.value)
+        return (
+            *_states(self.taps * channels, split=_channels(*self._segments, times=self.taps)),
+            *_states(self.value_heads * self.key * self.value, split=self._by_value),
+        )
 
     def cores(self) -> tuple[Core, ...]:
         """Return the convolution and the recurrence, which reads the state twice."""
@@ -299,17 +355,21 @@ class LightningAttention:
         """Return the projections [D, 3 H K], [D, H K] and [H K, D], the norm, and the tables of decays."""
         q = self.heads * self.head
         tables = {"slope_rate": 1, "query_decay": self.block, "key_decay": self.block, "diagonal_decay": self.block**2}
+        by_head, back = split("out", "heads", self.heads), split("in", "heads", self.heads)
         return (
-            linear("qkv_proj", self.width, 3 * q, "recurrent"),
-            linear("output_gate", self.width, q, "recurrent"),
-            linear("out_proj", q, self.width, "recurrent"),
-            vector("norm", q, "norm"),
-            *(vector(name, self.heads * size, "recurrent", buffer=True) for name, size in tables.items()),
+            linear("qkv_proj", self.width, 3 * q, "recurrent", split=by_head),
+            linear("output_gate", self.width, q, "recurrent", split=by_head),
+            linear("out_proj", q, self.width, "recurrent", split=back),
+            vector("norm", q, "norm", split=by_head),
+            *(
+                vector(name, self.heads * size, "recurrent", buffer=True, split=by_head)
+                for name, size in tables.items()
+            ),
         )
 
     def caches(self) -> tuple[Cache, ...]:
         """Return the state [H, K, K]."""
-        return _states(self.heads * self.head**2)
+        return _states(self.heads * self.head**2, split=split("out", "heads", self.heads))
 
     def cores(self) -> tuple[Core, ...]:
         """Return the recurrence."""
@@ -335,18 +395,20 @@ class GatedLinearRecurrence:
         """Return the projections [D, I] twice and [I, D], taps, and the gates' H matrices [I / H, I / H]."""
         block = self.inner // self.heads
         gates = ("rg_lru.input_gate", "rg_lru.recurrent_gate")
+        by_head, back = split("out", "heads", self.heads), split("in", "heads", self.heads)
+        each = split("copies", "heads", self.heads)
         return (
-            linear("linear_y", self.width, self.inner, "recurrent", bias=True),
-            linear("linear_x", self.width, self.inner, "recurrent", bias=True),
-            linear("linear_out", self.inner, self.width, "recurrent", bias=True),
-            _taps("conv_1d", self.taps, self.inner, bias=True),
-            *(linear(name, block, block, "recurrent", bias=True, copies=self.heads) for name in gates),
-            vector("rg_lru.recurrent_param", self.inner, "recurrent"),
+            linear("linear_y", self.width, self.inner, "recurrent", bias=True, split=by_head),
+            linear("linear_x", self.width, self.inner, "recurrent", bias=True, split=by_head),
+            linear("linear_out", self.inner, self.width, "recurrent", bias=True, split=back),
+            _taps("conv_1d", self.taps, self.inner, bias=True, split=by_head),
+            *(linear(name, block, block, "recurrent", bias=True, copies=self.heads, split=each) for name in gates),
+            vector("rg_lru.recurrent_param", self.inner, "recurrent", split=by_head),
         )
 
     def caches(self) -> tuple[Cache, ...]:
         """Return the T - 1 rows before the next one, that the convolution needs, and the state [I]."""
-        return _states((self.taps - 1) * self.inner, self.inner)
+        return _states((self.taps - 1) * self.inner, self.inner, split=split("out", "heads", self.heads))
 
     def cores(self) -> tuple[Core, ...]:
         """Return the convolution and the recurrence; its state is its output."""
@@ -369,15 +431,16 @@ class ShortConvolution:
 
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projections [D, 3 D] and [D, D], and taps."""
+        out, back = split("out", "channels", self.width), split("in", "channels", self.width)
         return (
-            linear("in_proj", self.width, 3 * self.width, "recurrent", bias=self.bias),
-            _taps("conv", self.taps, self.width, bias=self.bias),
-            linear("out_proj", self.width, self.width, "recurrent", bias=self.bias),
+            linear("in_proj", self.width, 3 * self.width, "recurrent", bias=self.bias, split=out),
+            _taps("conv", self.taps, self.width, bias=self.bias, split=out),
+            linear("out_proj", self.width, self.width, "recurrent", bias=self.bias, split=back),
         )
 
     def caches(self) -> tuple[Cache, ...]:
         """Return the last T rows."""
-        return _states(self.taps * self.width)
+        return _states(self.taps * self.width, split=split("out", "channels", self.width))
 
     def cores(self) -> tuple[Core, ...]:
         """Return the convolution."""
@@ -400,16 +463,17 @@ class TimeMix:
     def leaves(self) -> tuple[Leaf, ...]:
         """Return the projections [D, I] thrice and [I, D], decays, and the shares of the token before."""
         shares = ("time_mix_key", "time_mix_value", "time_mix_receptance")
+        out = split("out", "channels", self.inner)
         return (
-            *(vector(name, self.inner, "recurrent") for name in ("time_decay", "time_first")),
+            *(vector(name, self.inner, "recurrent", split=out) for name in ("time_decay", "time_first")),
             *(vector(name, self.width, "recurrent") for name in shares),
-            *(linear(name, self.width, self.inner, "recurrent") for name in ("key", "value", "receptance")),
-            linear("output", self.inner, self.width, "recurrent"),
+            *(linear(name, self.width, self.inner, "recurrent", split=out) for name in ("key", "value", "receptance")),
+            linear("output", self.inner, self.width, "recurrent", split=split("in", "channels", self.inner)),
         )
 
     def caches(self) -> tuple[Cache, ...]:
         """Return the token before, and numerators, denominators and their largest exponents."""
-        return _states(self.width, 3 * self.inner)
+        return (*_states(self.width), *_states(3 * self.inner, split=split("out", "channels", self.inner)))
 
     def cores(self) -> tuple[Core, ...]:
         """Return the recurrence of numerators and denominators."""
@@ -433,9 +497,9 @@ class ChannelMix:
         """Return [D, F], [D, D] and [F, D], and the shares of the token before."""
         return (
             *(vector(name, self.width, "mlp") for name in ("time_mix_key", "time_mix_receptance")),
-            linear("key", self.width, self.hidden, "mlp"),
+            linear("key", self.width, self.hidden, "mlp", split=split("out", "hidden channels", self.hidden)),
             linear("receptance", self.width, self.width, "mlp"),
-            linear("value", self.hidden, self.width, "mlp"),
+            linear("value", self.hidden, self.width, "mlp", split=split("in", "hidden channels", self.hidden)),
         )
 
     def caches(self) -> tuple[Cache, ...]:
@@ -466,16 +530,21 @@ class MatrixMemory:
         """Return the projections to queries, keys, values, gates and the output, and a norm of all heads."""
         q, v = self.heads * self.key, self.heads * self.value
         sizes = {"q": q, "k": q, "v": v, "ogate_preact": v}
+        by_head, back = split("out", "heads", self.heads), split("in", "heads", self.heads)
         return (
-            *(linear(name, self.width, size, "recurrent") for name, size in sizes.items()),
-            *(linear(f"{gate}gate_preact", self.width, self.heads, "recurrent", bias=True) for gate in "if"),
-            vector("multihead_norm", v, "norm"),
-            linear("out_proj", v, self.width, "recurrent"),
+            *(linear(name, self.width, size, "recurrent", split=by_head) for name, size in sizes.items()),
+            *(
+                linear(f"{gate}gate_preact", self.width, self.heads, "recurrent", bias=True, split=by_head)
+                for gate in "if"
+            ),
+            vector("multihead_norm", v, "norm", split=by_head),
+            linear("out_proj", v, self.width, "recurrent", split=back),
         )
 
     def caches(self) -> tuple[Cache, ...]:
         """Return the matrix [H, K, V], the sum of keys [H, K] and the largest exponents [H]."""
-        return _states(self.heads * self.key * self.value, self.heads * self.key, self.heads)
+        sizes = (self.heads * self.key * self.value, self.heads * self.key, self.heads)
+        return _states(*sizes, split=split("out", "heads", self.heads))
 
     def cores(self) -> tuple[Core, ...]:
         """Return the recurrence of the matrix and of the sum of keys."""

@@ -25,6 +25,7 @@ from planner.blocks import Attention, Block, LatentAttention
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import canonical, element_bits, resolve
+from planner.shard import stages
 
 if TYPE_CHECKING:
     from planner.recurrent import DeltaRule, LightningAttention, Mamba, Mamba2, ShortConvolution
@@ -328,11 +329,7 @@ def _layers(model: Model, flags: Flags, pp: int) -> tuple[list[range], Layers]:
             depth += run.count * run.repeats
     if pp > max(depth, 1):
         raise PlanError(f"found {pp}, but there are {depth} layers", where="pp", fix="choose at most as many")
-    sizes = [depth // pp] * pp
-    for further in range(depth % pp):  # to the last stages but the very last, which has the head
-        sizes[-2 - further] += 1
-    ends = [sum(sizes[: stage + 1]) for stage in range(pp)]
-    return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)], found
+    return stages(depth, pp), found
 
 
 def _specs(block: Block, model: Model, flags: Flags) -> Iterator[Spec]:
