@@ -535,4 +535,16 @@ def notes(model: Model, parallel: Parallel) -> list[str]:
     return [
         *(f"the vocabulary of {n:,} is padded to {padded(n, ranks):,} rows, for --tp {ranks}" for n in rows),
         *(f"{n} {unit} on {own} ranks: each is held {own // n} times, weights and cache" for n, unit in shared),
+        *(_stage_notes(model) if parallel.pp > 1 else ()),
     ]
+
+
+def _stage_notes(model: Model) -> Iterator[str]:
+    """Yield what layers of one stage need of another's, which isn't counted."""
+    for stack in model.stacks:
+        runs = [run for run in stack.runs if stack.name not in TOWERS]
+        tables = sum(run.count for run in runs for leaf in run.layer.leaves if leaf.name == "relative_attention_bias")
+        if 0 < tables < stack.depth:
+            yield f"later stages of the {stack.name} need the first layer's table of position biases, not counted"
+        if any(not cache.owner for cache in stack.caches):
+            yield f"layers of the {stack.name} that read an earlier layer's cache must be on its stage, not checked"

@@ -299,6 +299,14 @@ def test_parallel_sublayers_are_summed_at_once() -> None:
     assert [(each.kind, each.count) for each in sums] == [("all-reduce", 32)]
 
 
+def test_what_stages_need_of_each_other_is_noted() -> None:
+    """T5 stores its position biases in the first layer of each stack."""
+    needs = "need the first layer's table of position biases, not counted"
+    said = [f"later stages of the {stack} {needs}" for stack in ("encoder", "decoder")]
+    assert notes(load("t5-base"), Parallel(pp=2)) == said
+    assert notes(load("t5-base"), Parallel()) == []
+
+
 def test_stages_send_rows_and_the_encoder_its_output() -> None:
     """T5 on 3 stages of 8 layers: encoder rows leave the first, and pass the second to the last beside the decoder's."""
     model = load("t5-base")

@@ -25,7 +25,6 @@ from planner.blocks import Attention, Block, LatentAttention
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import canonical, element_bits, resolve
-from planner.shard import stages
 
 if TYPE_CHECKING:
     from planner.recurrent import DeltaRule, LightningAttention, Mamba, Mamba2, ShortConvolution
@@ -317,6 +316,8 @@ def _widths(
 
 def _layers(model: Model, flags: Flags, pp: int) -> tuple[list[range], Layers]:
     """Return the layers of each stage, and the specs of all caches in order."""
+    from planner.shard import stages  # noqa: PLC0415
+
     found: Layers = []
     depth = 0
     for stack in model.stacks:
