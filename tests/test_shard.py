@@ -388,3 +388,26 @@ def test_parts_are_the_model_for_all_families() -> None:
         planned = plan(model, **work_of(model))
         assert whole(share.weights) == planned.weights["bytes"], path.stem
         assert whole(share.caches) == planned.cache["bytes"], path.stem
+
+
+def logged_caches() -> list[dict[str, Any]]:
+    """Return the logs of several tensor-parallel ranks, full attention only, that print the cache's GiB and tokens."""
+    path = SHARED / "cases" / "logs.jsonl"
+    found = []
+    for entry in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
+        flags, printed = entry.get("flags", {}), entry["printed"]
+        tp, pp = flags.get("tensor_parallel_size", 1), flags.get("pipeline_parallel_size", 1)
+        gib, tokens = printed.get("available_kv_gib"), printed.get("gpu_kv_cache_tokens")
+        full = entry["model"] in LOGS and "Scout" not in entry["model"]
+        if tp > 1 and pp == 1 and gib and tokens and full:
+            found.append(dict(id=entry["id"], model=entry["model"], tp=tp, bytes=gib * 2**30 / tokens))
+    return found
+
+
+@pytest.mark.skipif(not logged_caches(), reason="the logs aren't here")
+@pytest.mark.parametrize("log", logged_caches(), ids=lambda log: log["id"])
+def test_cache_bytes_of_a_token_are_as_logged(log: dict[str, Any]) -> None:
+    """A rank's bytes of one token are the printed GiB over the printed tokens, to the GiB's two decimals."""
+    model = load(LOGS[log["model"]][0])
+    share = shares(model, Parallel(log["tp"]), dtype="bf16")[0]
+    assert share.cache_bytes / (4 * 12) == pytest.approx(log["bytes"], rel=0.003)
