@@ -52,7 +52,7 @@ def plan(config: str | Path | Mapping[str, Any] | Model, **options: Any) -> Plan
         config: path, bundled name, dict or loaded model.
         **options: batch, prompt, generate, source, prefix (tokens), global_tokens, capacity_factor, images, audio_seconds,
             dtype, weights,
-            cache_dtype, state_dtype, engine, assume, set, mtp, strict; as in `plan --help`.
+            cache_dtype, state_dtype, engine, assume, set, mtp, strict, hardware, gpus, tp, pp, ep, dp, cp; as in `plan --help`.
 
     Raises:
         PlanError: anything that a person can get wrong.
@@ -79,11 +79,19 @@ def _plan(
     weights: str | None = None,
     cache_dtype: str | None = None,
     state_dtype: str | None = None,
+    hardware: str | Path | None = None,
+    gpus: int | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    ep: int | None = None,
+    dp: int | None = None,
+    cp: int | None = None,
     **model_options: Any,
 ) -> Plan:
     for option, value, low in (
         ("batch", batch, 1), ("prompt", prompt, 0), ("generate", generate, 0), ("source", source, 1), ("prefix", prefix, 0),
         ("global_tokens", global_tokens, 0), ("images", images, 0),
+        ("gpus", gpus, 1), ("tp", tp, 1), ("pp", pp, 1), ("ep", ep, 1), ("dp", dp, 1), ("cp", cp, 1),
     ):  # fmt: skip
         _count(option, value, low)
     if capacity_factor is not None and not (_real(capacity_factor) and 0 < capacity_factor < LARGEST_COUNT):
@@ -101,7 +109,15 @@ def _plan(
         capacity_factor=capacity_factor, images=images, audio_seconds=audio_seconds,
     )  # fmt: skip
     precision = resolve(model, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype)
-    return make_plan(model, work, precision, notes)
+    made = make_plan(model, work, precision, notes)
+    sizes = {"gpus": gpus, "tp": tp, "pp": pp, "ep": ep, "dp": dp, "cp": cp}
+    if hardware is None:
+        if spread := [f"--{name}" for name, size in sizes.items() if size not in {None, 1}]:
+            raise PlanError("given without --hardware", where=", ".join(spread), fix="name it: `plan hardware` lists some")
+        return made
+    from planner.memory import on_hardware  # noqa: PLC0415
+
+    return on_hardware(made, model, work, precision, hardware, sizes)
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-MODEL, WORK, WIDTH, OUT = "Model", "Workload", "Precision", "Output"
+MODEL, WORK, WIDTH, DEVICES, OUT = "Model", "Workload", "Precision", "Hardware", "Output"
 
 ConfigOption = Annotated[
     str | None,
@@ -114,6 +114,21 @@ CacheDtype = Annotated[
 StateDtype = Annotated[
     str | None, typer.Option(metavar="DTYPE", rich_help_panel=WIDTH, help="recurrent state (default fp32)")
 ]
+HardwareOption = Annotated[
+    str | None,
+    typer.Option("--hardware", metavar="NAME_OR_FILE", rich_help_panel=DEVICES, help="devices (`plan hardware`): does it fit"),
+]
+Gpus = Annotated[
+    int | None, typer.Option(metavar="N", rich_help_panel=DEVICES, help="devices; tp and pp are chosen where not given")
+]
+Tp = Annotated[int | None, typer.Option("--tp", metavar="N", rich_help_panel=DEVICES, help="ranks that divide heads and widths")]
+Pp = Annotated[int | None, typer.Option("--pp", metavar="N", rich_help_panel=DEVICES, help="stages of layers")]
+Ep = Annotated[int | None, typer.Option("--ep", metavar="N", rich_help_panel=DEVICES, help="ranks that divide routed experts")]
+Dp = Annotated[int | None, typer.Option("--dp", metavar="N", rich_help_panel=DEVICES, help="copies that divide sequences")]
+Cp = Annotated[int | None, typer.Option("--cp", metavar="N", rich_help_panel=DEVICES, help="ranks that divide cache rows")]
+RequireFit = Annotated[
+    bool, typer.Option("--require-fit", rich_help_panel=DEVICES, help="exit code 1 where the plan doesn't fit")
+]
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=OUT, help="print the plan as JSON, and nothing else")]
 Csv = Annotated[bool, typer.Option("--csv", rich_help_panel=OUT, help="print path,value rows, and nothing else")]
 Explain = Annotated[
@@ -144,6 +159,14 @@ def main_job(
     weights: WeightFormat = None,
     cache_dtype: CacheDtype = None,
     state_dtype: StateDtype = None,
+    hardware: HardwareOption = None,
+    gpus: Gpus = None,
+    tp: Tp = None,
+    pp: Pp = None,
+    ep: Ep = None,
+    dp: Dp = None,
+    cp: Cp = None,
+    require_fit: RequireFit = False,
     as_json: Json = False,
     as_csv: Csv = False,
     explain: Explain = None,
@@ -164,7 +187,10 @@ def main_job(
     made = plan(
         model, batch=batch, prompt=prompt, generate=generate, source=source, prefix=prefix, global_tokens=global_tokens,
         capacity_factor=capacity_factor, images=images, audio_seconds=audio_seconds, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype,
+        hardware=hardware, gpus=gpus, tp=tp, pp=pp, ep=ep, dp=dp, cp=cp,
     )  # fmt: skip
+    if require_fit and made.memory is None:
+        raise PlanError("given without --hardware", where="--require-fit", fix="name it: `plan hardware` lists some")
     if explain is not None:
         from planner.explain import explain as explained  # noqa: PLC0415
 
@@ -177,6 +203,8 @@ def main_job(
         from reports.table import show  # noqa: PLC0415
 
         show(made)
+    if require_fit and made.memory and not made.memory["fits"]:
+        raise typer.Exit(1)
 
 
 @app.command(rich_help_panel="Other jobs")
@@ -287,6 +315,29 @@ def models(
         _print_json(rows)
     else:
         show(rows)
+
+
+@app.command(name="hardware", rich_help_panel="Look things up")
+def hardware_command(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME_OR_FILE]", help="show this one, with its sources")] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List bundled hardware profiles, or show one: memory, bandwidth, peaks, links, each with its source."""
+    from profiles.hardware import hardware as profile  # noqa: PLC0415
+    from profiles.hardware import names  # noqa: PLC0415
+
+    found = [profile(each) for each in ([name] if name else names())]
+    if as_json:
+        shown = [each.model_dump(mode="json", exclude_none=True) for each in found]
+        _print_json(shown[0] if name else shown)
+        return
+    from reports.hardware import show, show_all  # noqa: PLC0415
+
+    if name:
+        show(found[0])
+    else:
+        show_all(found)
 
 
 def _print_json(value: Any) -> None:

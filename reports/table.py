@@ -25,7 +25,7 @@ def show(plan: Plan, console: Console | None = None) -> None:
     """Print a plan."""
     out = console or Console(highlight=False, emoji=False)
     out.print(_title(plan))
-    for part in (_parameters(plan), _memory(plan), _work(plan), _experts(plan), _generation(plan)):
+    for part in (_parameters(plan), _memory(plan), _fit(plan), _work(plan), _experts(plan), _generation(plan)):
         if part:
             out.print()
             out.print(part)
@@ -104,6 +104,23 @@ def _memory(plan: Plan) -> Table:
     for part, name in (("cross", "cross-attention, fixed after encoding"), ("state", "recurrent state")):
         if cache["parts"][part]:
             _add(table, f"    of which {name}", f"{cache['parts'][part]:,}", size(cache["parts"][part]))
+    return table
+
+
+def _fit(plan: Plan) -> Table | None:
+    """Return what the fullest device holds, against what it has."""
+    held = plan.memory
+    if not held:
+        return None
+    count = held["parallel"]["devices"]
+    table = _grid(f"Fit on {count:,} x {held['hardware']}" + ", fullest device" * (count > 1), "", "bytes", "")
+    for part in ("weights", "cache", "activations", "runtime", "total"):
+        _add(table, f"  {part}", f"{held[part]:,}", size(held[part]))
+    _add(table, "  usable by programs", f"{held['usable']:,}", size(held["usable"]))
+    verdict = "[green]headroom[/green]" if held["fits"] else "[bold red]DOES NOT FIT, short of[/bold red]"
+    _add(table, f"  {verdict}", f"{abs(held['headroom']):,}", size(abs(held["headroom"])))
+    for key, name in (("max_batch", "most sequences of this length"), ("max_context", "longest at this batch, tokens")):
+        _add(table, f"  {name}", "unlimited" if held[key] is None else f"{held[key]:,}", "")
     return table
 
 

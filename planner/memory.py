@@ -1,0 +1,276 @@
+"""Does it fit: what each device holds of weights, cache, activations and its runtime, against what the device leaves to use.
+
+Nothing is computed anew here: weights and caches are the plan's, divided by `planner.shard`; activations are the fold of
+`planner.activations`; the device is a profile. How much more would fit is a search over the same sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from planner.activations import EAGER, FUSED, Moment, Place, peak, rules_of
+from planner.errors import PlanError
+from planner.model import Model
+from planner.precision import Precision
+from planner.shard import Parallel, Share, depth, device_shares, legal, legal_tp, stages
+from planner.workload import Workload
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
+    from profiles.hardware import Hardware
+
+MOST = 2**40
+"""Sequences, or tokens, beyond which nothing is searched: unlimited."""
+
+
+class Device(NamedTuple):
+    """What one device of a pipeline stage holds, in bytes; `count` of them hold as much.
+
+    Attributes:
+        stage: 0 is the first. count: equal devices. layers: executed by it.
+        weights, cache: stored. activations: at their peak, and where. runtime: context, libraries and collectives.
+    """
+
+    stage: int
+    count: int  # type: ignore[assignment]  # not the method that tuples have
+    layers: int
+    weights: int
+    cache: int
+    activations: Moment
+    runtime: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.cache + self.activations.alive_bytes + self.runtime
+
+
+MOST_DEVICES = 2**16
+
+
+def on_hardware(
+    made: Plan, model: Model, work: Workload, precision: Precision, name: str | Path, sizes: dict[str, int | None]
+) -> Plan:
+    """Return the plan with what hardware adds to it.
+
+    Args:
+        made: the plan so far. model, work, precision: that it was made of.
+        name: of a profile, or its file. sizes: gpus, tp, pp, ep, dp, cp, as given.
+
+    Raises:
+        PlanError: no such profile, or the model can't be spread so.
+    """
+    from profiles.hardware import hardware  # noqa: PLC0415
+
+    profile = hardware(str(name))
+    parallel, notes = spread(model, **sizes)
+    section, basis = memory(model, work, precision, parallel, profile)
+    notes += [f"{profile.title}: {note}" for note in profile.notes]
+    described = made.model | {"notes": [*made.model["notes"], *notes]}
+    return made._replace(model=described, memory=section, basis=made.basis | basis)
+
+
+def spread(
+    model: Model, gpus: int | None, tp: int | None, pp: int | None, ep: int | None, dp: int | None, cp: int | None
+) -> tuple[Parallel, list[str]]:
+    """Return the sizes to plan with; where only a number of devices is given, the widest legal tp, and stages for the rest.
+
+    Raises:
+        PlanError: they contradict each other, or the model can't be spread so.
+    """
+    notes: list[str] = []
+    if max(gpus or 1, (tp or 1) * (pp or 1) * (dp or 1) * (cp or 1)) > MOST_DEVICES:
+        raise PlanError(f"more than {MOST_DEVICES:,} devices", where="--gpus, --tp, --pp, --dp, --cp", fix="choose fewer")
+    given = [size for size in (tp, pp, dp, cp) if size is not None]
+    asked = Parallel(tp or 1, pp or 1, ep or 1, dp or 1, cp or 1)
+    if gpus is not None and not given:
+        widest = max(size for size in legal_tp(model, asked) if gpus % size == 0)
+        if gpus // widest > max(depth(model), 1):
+            raise PlanError(
+                f"found {gpus}, but {model.name} spreads over at most tp {widest} x pp {depth(model)}",
+                where="--gpus", fix="say how with --tp, --pp and --dp",
+            )  # fmt: skip
+        asked = asked._replace(tp=widest, pp=gpus // widest)
+        if gpus > 1:
+            notes.append(f"{gpus} devices: --tp {widest} --pp {gpus // widest} chosen; say how with --tp, --pp, --dp")
+    elif gpus is not None and asked.devices != gpus:
+        rest, left = divmod(gpus, asked.devices)
+        if dp is not None or left:
+            raise PlanError(
+                f"found {gpus}, but tp {asked.tp} x pp {asked.pp} x dp {asked.dp} x cp {asked.cp} are {asked.devices} devices",
+                where="--gpus", fix="let their product be the number of devices",
+            )  # fmt: skip
+        asked = asked._replace(dp=rest)
+        notes.append(f"{gpus} devices: --dp {rest} copies chosen")
+    problem = legal(model, asked)
+    if problem:
+        raise problem
+    return asked, notes
+
+
+def devices(
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware
+) -> tuple[Device, ...]:
+    """Return what the devices hold, one entry for the equal ones of each pipeline stage."""
+    shares = device_shares(model, precision, work, parallel)
+    return tuple(
+        Device(
+            share.stage, share.count, share.layers, share.weight_bytes, share.cache_bytes,
+            _activations(model, work, precision, parallel, share), _runtime(hardware, parallel)["value"],
+        )
+        for share in shares
+    )  # fmt: skip
+
+
+def _place(model: Model, parallel: Parallel, stage: int) -> Place:
+    """Return which layers of the decoder a stage holds."""
+    before = depth(model) - (decoder.depth if (decoder := model.stack("decoder")) else 0)
+    part = stages(depth(model), parallel.pp)[stage]
+    layers = range(max(part.start - before, 0), max(part.stop - before, 0)) if parallel.pp > 1 else None
+    return Place(parallel, layers, stage == 0, stage == parallel.pp - 1)
+
+
+def _activations(
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, share: Share, rules: Any = None
+) -> Moment:
+    return peak(model, work, precision, rules or rules_of(model.engine), _place(model, parallel, share.stage))
+
+
+def _runtime(hardware: Hardware, parallel: Parallel) -> dict[str, int]:
+    """Return bytes beside tensors: {value, low, high}."""
+    parts = [hardware.runtime_bytes]
+    if parallel.stage_devices > 1 and hardware.collective_bytes:
+        parts.append(hardware.collective_bytes)
+    return {
+        "value": sum(int(each.value) for each in parts),
+        "low": sum(int(each.low or each.value) for each in parts),
+        "high": sum(int(each.high or each.value) for each in parts),
+    }
+
+
+def memory(
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the JSON's section, of the fullest device and of all, and how its figures came about."""
+    usable, capacity = int(hardware.usable_bytes.value), int(hardware.nameplate_bytes.value)
+    held = devices(model, work, precision, parallel, hardware)
+    fullest = max(held, key=lambda device: device.total)
+
+    def fits(some: Workload) -> bool:
+        return all(each.total <= usable for each in devices(model, some, precision, parallel, hardware))
+
+    def lengthened(tokens: int) -> Workload:
+        generated = min(work.generate, tokens)
+        return work._replace(prompt=tokens - generated, generate=generated, prefix=min(work.prefix, tokens - generated))
+
+    section = {
+        **_entry(fullest, usable),
+        "capacity": capacity,
+        "usable": usable,
+        "max_batch": most(lambda batch: fits(work._replace(batch=batch))),
+        "max_context": _longest(model, lambda tokens: fits(lengthened(tokens))),
+        "peak": fullest.activations.name,
+        "hardware": hardware.name,
+        "parallel": parallel._asdict() | {"devices": parallel.devices},
+        "devices": [
+            {"device": first + index, "stage": each.stage, "layers": each.layers, **_entry(each, usable)}
+            for first, each in zip(accumulate((d.count for d in held), initial=0), held, strict=False)
+            for index in range(each.count)
+        ],
+    }
+    return section, _basis(model, work, precision, parallel, hardware, fullest, section)
+
+
+def _entry(device: Device, usable: int) -> dict[str, Any]:
+    return {
+        "weights": device.weights,
+        "cache": device.cache,
+        "activations": device.activations.alive_bytes,
+        "runtime": device.runtime,
+        "total": device.total,
+        "fits": device.total <= usable,
+        "headroom": usable - device.total,
+    }
+
+
+def most(fits: Callable[[int], bool]) -> int | None:
+    """Return the largest whole number that fits, 0: not even 1; None: there is no limit below 2^40.
+
+    `fits` must not become true again: all parts of the sum grow with it.
+    """
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):
+        if high >= MOST:
+            return None
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _longest(model: Model, fits: Callable[[int], bool]) -> int | None:
+    """Return the most rows of each sequence, prompt and generated; at most a learned table's."""
+    found = most(fits)
+    if model.learned_positions and model.positions is not None and model.kind != "encoder-decoder":
+        return model.positions if found is None else min(found, model.positions)
+    return found
+
+
+def _basis(
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware, fullest: Device,
+    section: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    place = _place(model, parallel, fullest.stage)
+    folds = [peak(model, work, precision, rules, place).alive_bytes for rules in (FUSED, EAGER)]
+    active = fullest.activations.alive_bytes
+    low, high = min(*folds, active), max(*folds, active)
+    runtime = _runtime(hardware, parallel)
+    exact = fullest.weights + fullest.cache
+    verify = f"plan verify --config {model.source or model.name} --device cuda"
+    usable = hardware.usable_bytes
+    room = (int(usable.low or usable.value), int(usable.high or usable.value))
+    total = (exact + low + runtime["low"], exact + high + runtime["high"])
+    say = partial(_said, verify=verify)
+    spread_over = f"over tp {parallel.tp}, pp {parallel.pp}, ep {parallel.ep}, dp {parallel.dp}, cp {parallel.cp}"
+    found = {
+        "weights": say("formula", f"weights.bytes {spread_over}", "planner/shard.py", fullest.weights, fullest.weights),
+        "cache": say("formula", f"cache.bytes {spread_over}", "planner/shard.py", fullest.cache, fullest.cache),
+        "activations": say(
+            "formula",
+            f"the most that is alive at once: {fullest.activations.name}, all prompt tokens at once; low: everything "
+            "elementwise fused, high: one kernel for each operation (transformers, not compiled)",
+            "planner/activations.py", low, high, verify="python -m pytest tests/test_activations.py",
+        ),
+        "runtime": say("source", "context, kernels and libraries of the process, and collectives' buffers",
+                       _runtime_source(hardware, parallel), runtime["low"], runtime["high"]),
+        "total": say("formula", "weights + cache + activations + runtime", "the four above", *total),
+        "capacity": say("source", "the label", hardware.source(hardware.nameplate_bytes), None, None, verify=None),
+        "usable": say("source", "what programs see of it", hardware.source(usable), *room, verify=None),
+        "headroom": say("formula", "usable - total", "those two", room[0] - total[1], room[1] - total[0]),
+        "max_batch": say("formula", "the largest --batch whose total is at most usable on every device, found by bisection",
+                         "planner/memory.py", None, None),
+        "max_context": say(
+            "formula", "the largest --prompt + --generate, likewise, the generated tokens as given; positions of the config "
+            "don't bound it, rows of a learned table do", "planner/memory.py", None, None,
+        ),
+    }  # fmt: skip
+    assert found.keys() <= section.keys()
+    return {f"memory.{key}": value for key, value in found.items()}
+
+
+def _runtime_source(hardware: Hardware, parallel: Parallel) -> str:
+    text = hardware.source(hardware.runtime_bytes)
+    if parallel.stage_devices > 1 and hardware.collective_bytes:
+        text += "; " + hardware.source(hardware.collective_bytes)
+    return text
+
+
+def _said(kind: str, formula: str, source: str, low: int | None, high: int | None, *, verify: str | None) -> dict[str, Any]:
+    return {"kind": kind, "formula": formula, "source": source, "low": low, "high": high, "verify": verify}
