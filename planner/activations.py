@@ -101,9 +101,7 @@ def peak(model: Model, work: Workload, precision: Precision, rules: Rules, place
     return max(moments(model, work, precision, rules, place), key=lambda moment: moment.alive_bytes)
 
 
-def moments(
-    model: Model, work: Workload, precision: Precision, rules: Rules, place: Place = ALONE
-) -> Iterator[Moment]:
+def moments(model: Model, work: Workload, precision: Precision, rules: Rules, place: Place = ALONE) -> Iterator[Moment]:
     """Yield every operation of the prefill and of a decode step, equal layers once."""
     yield Moment("nothing runs", 0)
     local = work._replace(batch=-(-work.batch // place.parallel.dp))
@@ -117,9 +115,7 @@ def moments(
 class _Bench:
     """One stack in one pass on one device."""
 
-    def __init__(
-        self, stack: Stack, p: Pass, engine: Engine, precision: Precision, rules: Rules, place: Place
-    ) -> None:
+    def __init__(self, stack: Stack, p: Pass, engine: Engine, precision: Precision, rules: Rules, place: Place) -> None:
         self.stack, self.p, self.engine, self.rules, self.place = stack, p, engine, rules, place
         self.cache_element = element_bits(precision.cache) / 8
         self.element = element_bits(precision.activations) / 8
@@ -179,7 +175,7 @@ class _Bench:
             elements += len(masks) * self.p.batch * pairs
         hidden = any(mask.window and mask.window < self.p.new for mask in self.stack.masks)
         hidden = hidden and not any(self.capped_heads(block) for run in self.stack.runs for block in run.layer.blocks)
-        return self.bytes(elements) + 8 * self.p.new * bool(widths) + pairs * hidden + self.unkept()
+        return self.bytes(elements) + int(8 * self.p.new * bool(widths) + pairs * hidden) + self.unkept()
 
     def unkept(self) -> int:
         """Return the bytes of prompt rows that windows have left: until the first step caches are views of all rows."""
@@ -224,7 +220,9 @@ class _Bench:
                 yield self.norm(before, base + residual)
             name = getattr(sub.block, "name", type(sub.block).__name__.lower())
             later = layer.parallel and index < len(layer.sublayers) - 1
-            yield from self.block(sub.block, name, base, residual=residual, normed=residual if before else 0, again=later)
+            yield from self.block(
+                sub.block, name, base, residual=residual, normed=residual if before else 0, again=later
+            )
             for norm in (sub.after, sub.join):
                 if norm:
                     yield self.norm(norm, base + residual * (1 + (norm is sub.join)))
@@ -281,7 +279,7 @@ class _Bench:
 
     def score_elements(self, block: Block) -> int:
         """Return the scores that are written out."""
-        return self.capped_heads(block) * self.p.batch * self.p.new * (self.p.past + self.p.new)
+        return int(self.capped_heads(block) * self.p.batch * self.p.new * (self.p.past + self.p.new))
 
     def written(self, leaf: Leaf) -> int:
         """Return the bytes of a product's results on this device."""

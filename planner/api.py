@@ -113,7 +113,9 @@ def _plan(
     sizes = {"gpus": gpus, "tp": tp, "pp": pp, "ep": ep, "dp": dp, "cp": cp}
     if hardware is None:
         if spread := [f"--{name}" for name, size in sizes.items() if size not in {None, 1}]:
-            raise PlanError("given without --hardware", where=", ".join(spread), fix="name it: `plan hardware` lists some")
+            raise PlanError(
+                "given without --hardware", where=", ".join(spread), fix="name it: `plan hardware` lists some"
+            )
         return made
     from planner.memory import on_hardware  # noqa: PLC0415
 

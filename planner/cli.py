@@ -116,16 +116,26 @@ StateDtype = Annotated[
 ]
 HardwareOption = Annotated[
     str | None,
-    typer.Option("--hardware", metavar="NAME_OR_FILE", rich_help_panel=DEVICES, help="devices (`plan hardware`): does it fit"),
+    typer.Option(
+        "--hardware", metavar="NAME_OR_FILE", rich_help_panel=DEVICES, help="devices (`plan hardware`): does it fit"
+    ),
 ]
 Gpus = Annotated[
     int | None, typer.Option(metavar="N", rich_help_panel=DEVICES, help="devices; tp and pp are chosen where not given")
 ]
-Tp = Annotated[int | None, typer.Option("--tp", metavar="N", rich_help_panel=DEVICES, help="ranks that divide heads and widths")]
+Tp = Annotated[
+    int | None, typer.Option("--tp", metavar="N", rich_help_panel=DEVICES, help="ranks that divide heads and widths")
+]
 Pp = Annotated[int | None, typer.Option("--pp", metavar="N", rich_help_panel=DEVICES, help="stages of layers")]
-Ep = Annotated[int | None, typer.Option("--ep", metavar="N", rich_help_panel=DEVICES, help="ranks that divide routed experts")]
-Dp = Annotated[int | None, typer.Option("--dp", metavar="N", rich_help_panel=DEVICES, help="copies that divide sequences")]
-Cp = Annotated[int | None, typer.Option("--cp", metavar="N", rich_help_panel=DEVICES, help="ranks that divide cache rows")]
+Ep = Annotated[
+    int | None, typer.Option("--ep", metavar="N", rich_help_panel=DEVICES, help="ranks that divide routed experts")
+]
+Dp = Annotated[
+    int | None, typer.Option("--dp", metavar="N", rich_help_panel=DEVICES, help="copies that divide sequences")
+]
+Cp = Annotated[
+    int | None, typer.Option("--cp", metavar="N", rich_help_panel=DEVICES, help="ranks that divide cache rows")
+]
 RequireFit = Annotated[
     bool, typer.Option("--require-fit", rich_help_panel=DEVICES, help="exit code 1 where the plan doesn't fit")
 ]
@@ -138,7 +148,7 @@ Explain = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def main_job(
+def main_job(  # noqa: PLR0913, PLR0917 - one for each option
     context: typer.Context,
     config: ConfigOption = None,
     assume: Assume = None,
@@ -319,7 +329,9 @@ def models(
 
 @app.command(name="hardware", rich_help_panel="Look things up")
 def hardware_command(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME_OR_FILE]", help="show this one, with its sources")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME_OR_FILE]", help="show this one, with its sources")
+    ] = None,
     *,
     as_json: Json = False,
 ) -> None:

@@ -36,6 +36,8 @@ def explain(model: Model, plan: Plan, path: str) -> str:
     lines = [f"{path} = {_shown(value)}", *(f"  {line}" for line in _lines(model, plan, path))]
     if basis := plan.basis.get(path):
         lines += [f"  {basis['kind']}: {basis['formula']}", f"  source: {basis['source']}"]
+        if basis["low"] is not None:
+            lines.append(f"  between {_shown(basis['low'])} and {_shown(basis['high'])}")
     return "\n".join(lines)
 
 

@@ -84,7 +84,9 @@ def spread(
     """
     notes: list[str] = []
     if max(gpus or 1, (tp or 1) * (pp or 1) * (dp or 1) * (cp or 1)) > MOST_DEVICES:
-        raise PlanError(f"more than {MOST_DEVICES:,} devices", where="--gpus, --tp, --pp, --dp, --cp", fix="choose fewer")
+        raise PlanError(
+            f"more than {MOST_DEVICES:,} devices", where="--gpus, --tp, --pp, --dp, --cp", fix="choose fewer"
+        )
     given = [size for size in (tp, pp, dp, cp) if size is not None]
     asked = Parallel(tp or 1, pp or 1, ep or 1, dp or 1, cp or 1)
     if gpus is not None and not given:
@@ -272,5 +274,7 @@ def _runtime_source(hardware: Hardware, parallel: Parallel) -> str:
     return text
 
 
-def _said(kind: str, formula: str, source: str, low: int | None, high: int | None, *, verify: str | None) -> dict[str, Any]:
+def _said(
+    kind: str, formula: str, source: str, low: int | None, high: int | None, *, verify: str | None
+) -> dict[str, Any]:
     return {"kind": kind, "formula": formula, "source": source, "low": low, "high": high, "verify": verify}

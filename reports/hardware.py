@@ -15,7 +15,7 @@ UNITS = {"bandwidth_bytes_per_second": "B/s", "flops_per_second": "FLOP/s", "lin
 def show_all(profiles: list[Hardware], console: Console | None = None) -> None:
     """Print a line for each profile."""
     out = console or Console(highlight=False)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("name", "usable", "bandwidth", "16-bit peak", "8-bit peak", "link"):
         table.add_column(name, header_style="dim", no_wrap=True, justify="left" if name == "name" else "right")
     for each in profiles:
@@ -43,7 +43,9 @@ def show(profile: Hardware, console: Console | None = None) -> None:
     for name in ("figure", "value", "from", "to", "source"):
         table.add_column(name, header_style="dim", justify="left" if name in {"figure", "source"} else "right")
     for path, figure in profile.figures():
-        table.add_row(path.replace("_", " "), *(_value(path, figure, end) for end in ("value", "low", "high")), figure.source)
+        table.add_row(
+            path.replace("_", " "), *(_value(path, figure, end) for end in ("value", "low", "high")), figure.source
+        )
     out.print(table)
     for name, source in profile.sources.items():
         grid = Table.grid(padding=(0, 1))
@@ -61,7 +63,7 @@ def _value(path: str, figure: Figure, end: str) -> str:
     number = getattr(figure, end)
     if number is None:
         return ""
-    field = path.split(".")[0]
+    field = path.split(".", maxsplit=1)[0]
     if field.endswith("_bytes"):
         return size(number)
     return amount(number, UNITS[field]) if field in UNITS else f"{number:,g}"

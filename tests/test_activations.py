@@ -74,7 +74,7 @@ def test_an_encoder_writes_logits_of_every_position() -> None:
 
 
 def test_ranks_divide_what_their_weights_divide() -> None:
-    """tp 4: the residual and normed rows stay whole, gate and up are a quarter: 1024 x (2 x 4096 + 2 x 3584) x 2."""
+    """With tp 4 the residual and normed rows stay whole, gate and up are a quarter: 1024 x (2 x 4096 + 2 x 3584) x 2."""
     assert predicted("llama3-8b", FUSED, Parallel(tp=4), prompt=1024) == 1024 * (2 * 4096 + 2 * 3584) * 2
 
 
@@ -112,7 +112,9 @@ def test_what_is_alive_in_transformers(family: str) -> None:
     measured = _measured(config, batch=2, tokens=192)
     model = load(config, engine="transformers")
     work, _ = workload(model, batch=2, prompt=192, **({"generate": 0} if model.generates else {}))
-    cache = plan(model, batch=2, prompt=192, dtype="bf16", **({"generate": 0} if model.generates else {})).cache["bytes"]
+    cache = plan(model, batch=2, prompt=192, dtype="bf16", **({"generate": 0} if model.generates else {})).cache[
+        "bytes"
+    ]
     foretold = peak(model, work, resolve(model, dtype="bf16"), EAGER).alive_bytes
     assert foretold == pytest.approx(measured - cache, rel=CLOSE.get(family, 0.005))
     assert engine_by_name("transformers") is model.engine
@@ -131,7 +133,9 @@ def _measured(config: dict[str, Any], batch: int, tokens: int) -> int:
 
         def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             """Run an operation and note the storages that are new."""
-            before = {id(each.untyped_storage()) for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)}
+            before = {
+                id(each.untyped_storage()) for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)
+            }
             made = func(*args, **(kwargs or {}))
             for each in tree_iter(made):
                 if isinstance(each, torch.Tensor) and id(store := each.untyped_storage()) not in before | self.known:
