@@ -726,8 +726,14 @@ class Config:
     def texts(self, key: str, default: Sequence[str]) -> Sequence[str]:
         """Return a list of texts that isn't empty, or the default."""
         value = self.raw(key, default)
-        if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
-            raise PlanError(f"found {_shown(value)}, a list of texts is needed", where=self.where(key), fix=self._set_hint(key))
+        if (
+            isinstance(value, str)
+            or not isinstance(value, Sequence)
+            or not all(isinstance(each, str) for each in value)
+        ):
+            raise PlanError(
+                f"found {_shown(value)}, a list of texts is needed", where=self.where(key), fix=self._set_hint(key)
+            )
         return value or default
 
     def counts(self, key: str, length: int | None = None, *, low: int = 0) -> list[int] | None:

@@ -140,7 +140,7 @@ def _planned_flops(model: Model, case: str, source: int) -> dict[str, Any]:
 # --- every model type -------------------------------------------------------------------------------------------------
 
 
-def type_checks(name: str, record: dict[str, Any]) -> Iterator[Check]:
+def type_checks(record: dict[str, Any]) -> Iterator[Check]:
     """Yield all comparisons of a type's default config with its record.
 
     Raises:
@@ -192,14 +192,6 @@ def _type_caches(model: Model, record: dict[str, Any]) -> Iterator[Check]:
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
-
-
-SCANNED = (
-    "bailing_hybrid", "falcon_h1", "falcon_mamba", "jamba", "kimi_linear", "lara_mini", "mamba", "mamba2", "minimax", "nemotron_h",
-    "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv", "xlstm",
-    "zamba", "zamba2",
-)  # fmt: skip
-"""Families with recurrent layers."""
 
 
 def page(records: dict[str, dict[str, Any]], types: dict[str, dict[str, Any]]) -> str:
@@ -261,7 +253,7 @@ def _type_cells(name: str, record: dict[str, Any], notes: dict[str, int]) -> lis
     if "error" in record:
         return [_note(f"the library can't build its default config: {_gist(record['error'])}", notes), *empty]
     try:
-        found = list(type_checks(name, record))
+        found = list(type_checks(record))
     except PlanError as error:
         return [_note(f"the planner refuses the default config: {_gist(error.problem)}", notes), *empty]
     return [_cell([check for check in found if check.quantity == quantity], notes) for quantity in QUANTITIES]
