@@ -39,7 +39,8 @@ def listed_windows(pattern: Callable[[Config, int], list[str]]) -> Callable[[Con
     def windows(c: Config, layers: int) -> list[int | None]:
         listed = c.per_layer("layer_types", layers, ("full_attention", "sliding_attention"))
         kinds = listed or pattern(c, layers)
-        c.ignore(*("sliding_window_pattern",) * bool(listed))
+        if listed:  # the list wins
+            c.ignore("sliding_window_pattern", "max_window_layers")
         size = c.count("sliding_window", None)
         if size is None and "sliding_attention" in kinds:
             raise PlanError(
