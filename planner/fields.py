@@ -649,16 +649,28 @@ class Config:
             )
         return value
 
-    def number(self, key: str, default: Any = REQUIRED) -> Any:
-        """Return a finite number, or the default."""
+    def number(self, key: str, default: Any = REQUIRED, *, above: float = float("-inf")) -> Any:
+        """Return a finite number above a bound, or the default."""
         value = self.raw(key, default)
         if value is default and default is not REQUIRED:
             return value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < float("inf"):
+            bound = f" above {above:g}" if above > float("-inf") else ""
             raise PlanError(
-                f"found {_shown(value)}, a number is needed", where=self.where(key), fix=self._set_hint(key)
+                f"found {_shown(value)}, a number{bound} is needed", where=self.where(key), fix=self._set_hint(key)
             )
         return value
+
+    def scaled(self, key: str, default: Any, by: int) -> int:
+        """Return a width times the factor under a key, which must make at least 1."""
+        found = self.number(key, default, above=0) * by
+        if not 1 <= found <= LARGEST:
+            raise PlanError(
+                f"found {_shown(self.raw(key, default))}, which makes a width of {found:g}; allowed are 1 to {LARGEST:,}",
+                where=self.where(key),
+                fix=self._set_hint(key),
+            )
+        return int(found)
 
     def entry(self, key: str, table: Mapping[str, Any], name: str, default: float = 0.0) -> float:
         """Return a finite number out of a table that stands under a key, `default` where it is missing or null."""
@@ -710,6 +722,19 @@ class Config:
                     fix="the planner doesn't model other kinds of layer in this family",
                 )
         return list(value)
+
+    def texts(self, key: str, default: Sequence[str]) -> Sequence[str]:
+        """Return a list of texts that isn't empty, or the default."""
+        value = self.raw(key, default)
+        if (
+            isinstance(value, str)
+            or not isinstance(value, Sequence)
+            or not all(isinstance(each, str) for each in value)
+        ):
+            raise PlanError(
+                f"found {_shown(value)}, a list of texts is needed", where=self.where(key), fix=self._set_hint(key)
+            )
+        return value or default
 
     def counts(self, key: str, length: int | None = None, *, low: int = 0) -> list[int] | None:
         """Return a list of whole numbers, with `length` entries where given; None where the key is missing or null."""

@@ -11,7 +11,7 @@ import profiles
 from planner.engines import QUIRKS, Engine
 from planner.errors import PlanError
 from planner.families import FAMILIES, Family, defaults
-from planner.fields import VOCABULARY, Config
+from planner.fields import MOST_LAYERS, VOCABULARY, Config
 from planner.formats import Checkpoint
 from planner.model import Model, Stack
 from planner.topology import Request
@@ -177,6 +177,12 @@ def describe(
     reader = Config(values, source.label, family, {**known["names"], **row.names}, known["defaults"])
     request = Request(engine, mtp, head, architecture, {})
     anatomy = row.build(reader, request, **row.traits)
+    if (deepest := max(stack.depth for stack in anatomy.stacks)) > MOST_LAYERS:
+        raise PlanError(
+            f"describes a stack that executes {deepest:,} layers, allowed are {MOST_LAYERS:,}",
+            where=source.label,
+            fix="correct the number of layers, or how often they run",
+        )
     reader.ignore(*row.ignores, *(() if head else ("tie_word_embeddings",)))
     notes += _notes(reader, strict=strict)
     if not head:

@@ -55,4 +55,6 @@ def _cell(value: float | None, unit: str) -> str:
         return "-"
     if unit == "bytes":
         return size(value)
+    if unit == "times":
+        return ratio(value)
     return amount(value, "FLOP" if unit == "FLOPs" else "") if unit in {"FLOPs", "parameters"} else f"{value:.3g}"

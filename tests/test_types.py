@@ -19,7 +19,7 @@ LARGEST_BYTES = 900_000
 def test_a_default_config_equals_the_reference(name: str) -> None:
     """Parameters, layers, buffers, caches and FLOPs, but for the ledger's exemptions; a refusal stands on the page."""
     try:
-        found = list(ledger.type_checks(name, RECORDS[name]))
+        found = list(ledger.type_checks(RECORDS[name]))
     except PlanError as error:
         pytest.skip(f"refused: {error.problem}")
     assert [check for check in found if not check.exact and not check.reason] == []

@@ -39,7 +39,8 @@ def listed_windows(pattern: Callable[[Config, int], list[str]]) -> Callable[[Con
     def windows(c: Config, layers: int) -> list[int | None]:
         listed = c.per_layer("layer_types", layers, ("full_attention", "sliding_attention"))
         kinds = listed or pattern(c, layers)
-        c.ignore(*("sliding_window_pattern",) * bool(listed))
+        if listed:  # the list wins
+            c.ignore("sliding_window_pattern", "max_window_layers")
         size = c.count("sliding_window", None)
         if size is None and "sliding_attention" in kinds:
             raise PlanError(
@@ -142,7 +143,7 @@ def attention(
         slopes, bias = says(c, alibi), says(c, qkv_bias)
         widths = {"head": head, "all": heads * head, "each": heads * head}
         normed = widths.get(qk_norm or "") if says(c, qk_norm_on) else None
-        scalar = c.number("query_pre_attn_scalar", None)
+        scalar = c.number("query_pre_attn_scalar", None, above=0)
         form = qk_norm_form or Norm(0, epsilon=c.number("rms_norm_eps", 1e-6), unit_offset=unit_offset)
         one = Attention(
             width, heads, groups, head, Mask(), bias, bias, bias, says(c, out_bias),
@@ -202,7 +203,7 @@ def rope(c: Config, head: int) -> Rope:
     theta = c.entry("rope_parameters", parameters, "rope_theta") or c.number("rope_theta", 10_000.0)
     part = c.entry("rope_parameters", parameters, "partial_rotary_factor") or c.number("partial_rotary_factor", 1.0)
     scaling = c.table("rope_scaling") or {k: v for k, v in parameters.items() if k != "rope_theta"}
-    turned = c.count("rotary_dim", None) or int(head * part)
+    turned = c.count("rotary_dim", None) or int(head * min(max(part, 0.0), 1.0))
     return Rope(turned, theta, tuple(sorted((k, str(v)) for k, v in scaling.items())))
 
 

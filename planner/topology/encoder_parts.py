@@ -113,7 +113,7 @@ def relative_bias(c: Config) -> list[Block]:
 def adapted_feeding(c: Config, request: Request, layers: int) -> list[Block | None]:
     """X-MOD: an adapter for each language after the feed-forward block, of which a row visits its own language's."""
     plain = feeding()(c, request, layers)
-    width, languages = c.count("hidden_size"), c.raw("languages", ("en_XX",))
+    width, languages = c.count("hidden_size"), c.texts("languages", ("en_XX",))
     inner = width // c.count("adapter_reduction_factor")
     leaves = [
         Leaf("adapter_modules.dense1", width, inner, "mlp", "linear", bias=True, copies=len(languages), active=1),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from planner.blocks import Attention, Block, FeedForward, Norm
 from planner.errors import PlanError
-from planner.fields import Config
+from planner.fields import REQUIRED, Config
 from planner.recurrent import (
     Adapter,
     ChannelMix,
@@ -46,7 +46,7 @@ def side_by_side(*makers: Maker) -> Maker:
 
 def expanded(c: Config) -> int:
     """Return D times `mamba_expand`."""
-    return int(c.number("mamba_expand", 2) * c.count("hidden_size"))
+    return c.scaled("mamba_expand", 2, c.count("hidden_size"))
 
 
 def expanded_or_given(c: Config) -> int:
@@ -279,7 +279,7 @@ def matrix_memory(c: Config, _request: Request, layers: int) -> list[Block | Non
         raise PlanError(
             "found true; only xLSTM without biases is modelled", where=c.where("use_bias"), fix="set it to false"
         )
-    key, value = (int(width * c.number(f"{of}_dim_factor")) for of in ("qk", "v"))
+    key, value = (c.scaled(f"{of}_dim_factor", REQUIRED, width) for of in ("qk", "v"))
     if key % heads or value % heads:
         raise PlanError(
             f"found {heads}, which does not divide the widths {key} and {value} of keys and values",
@@ -357,7 +357,7 @@ def _wide_attention(c: Config, width: int, *, attention_width: bool) -> Attentio
     rows = c.count("attention_hidden_size", 2 * width) if attention_width else 2 * width
     head = c.count("head_dim", None) if attention_width else None
     c.ignore("head_dim")
-    head = head or 2 * width // heads
+    head = head or max(2 * width // heads, 1)
     if rows != 2 * width:
         raise PlanError(
             f"found {rows}, but rows and embeddings side by side are {2 * width} wide",

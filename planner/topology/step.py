@@ -68,6 +68,7 @@ def _count(c: Config, table: Mapping[str, Any], key: str, default: int) -> int:
 def step_experts(c: Config, layers: int) -> list[bool]:
     """Which layers hold experts: as `mlp_layer_types` or `moe_layers_enum` list them, else all from the fourth on."""
     listed = _listed(c, "mlp_layer_types", layers, ("dense", "sparse"))
+    c.ignore("first_k_dense_replace", "moe_layers_enum")  # a list wins
     if listed:
         return [kind == "sparse" for kind in listed]
     given = c.raw("moe_layers_enum", None)

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from planner.blocks import Attention, Block, FeedForward, Leaf, Norm, Part, Weights, linear, vector
 from planner.errors import PlanError
-from planner.fields import Config
+from planner.fields import REQUIRED, Config
 from planner.masks import Mask
 from planner.model import Layer, Stack, Sublayer, runs
 from planner.workload import Feed
@@ -75,7 +75,7 @@ def multiple(c: Config, width: str, ratio: str) -> int:
     Raises:
         PlanError: nothing is left.
     """
-    found = int(c.count(width) * c.number(ratio))
+    found = c.scaled(ratio, REQUIRED, c.count(width))
     if found < 1:
         raise PlanError("found a ratio that leaves nothing", where=c.where(ratio), fix="give one above 0")
     return found

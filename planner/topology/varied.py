@@ -28,7 +28,9 @@ def spread(c: Config, key: str, layers: int) -> list[float]:
     """Return a number for each layer: one for all, two to go from one to the other, or all of them."""
     given = c.raw(key)
     values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given] * layers
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) and value > 0 for value in values):
+    if not all(
+        isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LARGEST for value in values
+    ):
         raise PlanError("a number above 0, or a list of them, is needed", where=c.where(key), fix="correct the file")
     if len(values) == 2 < layers:
         low, high = values

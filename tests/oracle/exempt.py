@@ -7,13 +7,17 @@ from planner.model import Model
 SCAN = "the library's scan is padded or elementwise; the planner counts the sequential recurrence"
 """Models with a recurrence: all other work is equal to the integer (tests/test_recurrent.py has the scan by hand)."""
 
+SAMPLES = "the number of samples that make 512 positions isn't unique; the planner takes the fewest"
+
 FLOPS = {
+    "cohere_asr": "the reference projects the encoder's output again in every decode step",
+    "speech-encoder-decoder": SAMPLES,
     "dory": "the reference's step reads a cache of that step's token alone",
     "led": "the reference multiplies overlapping chunks of keys",
     "longcat_flash": "how many choices fall on experts without weights depends on the data; the planner counts the expected share",
     "longformer": "the reference pads to chunks of twice the window and multiplies these; the planner counts the mask's pairs",
     "longt5": "the reference multiplies blocks of three times 128 keys",
-    "moonshine": "the number of samples that make 512 positions isn't unique; the planner takes the fewest",
+    "moonshine": SAMPLES,
     "mra": "the reference returns zeros without its CUDA kernel, and multiplies nothing",
     "nllb-moe": "the reference's routing depends on the data, and its mask is one-hot encoded twice",
     "pegasus_x": "the reference pads staggered blocks of keys",

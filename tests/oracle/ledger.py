@@ -140,7 +140,7 @@ def _planned_flops(model: Model, case: str, source: int) -> dict[str, Any]:
 # --- every model type -------------------------------------------------------------------------------------------------
 
 
-def type_checks(name: str, record: dict[str, Any]) -> Iterator[Check]:
+def type_checks(record: dict[str, Any]) -> Iterator[Check]:
     """Yield all comparisons of a type's default config with its record.
 
     Raises:
@@ -194,14 +194,6 @@ def _type_caches(model: Model, record: dict[str, Any]) -> Iterator[Check]:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-SCANNED = (
-    "bailing_hybrid", "falcon_h1", "falcon_mamba", "jamba", "kimi_linear", "lara_mini", "mamba", "mamba2", "minimax", "nemotron_h",
-    "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv", "xlstm",
-    "zamba", "zamba2",
-)  # fmt: skip
-"""Families with recurrent layers."""
-
-
 def page(records: dict[str, dict[str, Any]], types: dict[str, dict[str, Any]]) -> str:
     """Return the page: a row a bundled model and a row a model_type, exact or the reason it is not."""
     lines = [
@@ -240,7 +232,8 @@ def _types_table(types: dict[str, dict[str, Any]]) -> Iterator[str]:
         "Every model_type of transformers' causal, sequence-to-sequence, masked and speech language models, on the default config of",
         "its class, as `tests/oracle/types.jsonl` holds it (`python -m tests.oracle.types`): totals of parameters, parameters of every",
         "layer, persistent buffers, total cache bytes and total dense FLOPs in the same cases as above; models of several inputs run",
-        'text only, and a case that the reference can\'t run is left out where it runs others. "none": the reference has nothing to compare; "refused": the planner has no such family.',
+        "text only, and a case that the reference can't run is left out where it runs others. Where it says none, the reference has",
+        "nothing to compare; where it says refused, the planner has no such family.",
         "",
         f"| model type | class | {' | '.join(QUANTITIES)} |",
         f"|---|---|{'---|' * len(QUANTITIES)}",
@@ -260,7 +253,7 @@ def _type_cells(name: str, record: dict[str, Any], notes: dict[str, int]) -> lis
     if "error" in record:
         return [_note(f"the library can't build its default config: {_gist(record['error'])}", notes), *empty]
     try:
-        found = list(type_checks(name, record))
+        found = list(type_checks(record))
     except PlanError as error:
         return [_note(f"the planner refuses the default config: {_gist(error.problem)}", notes), *empty]
     return [_cell([check for check in found if check.quantity == quantity], notes) for quantity in QUANTITIES]

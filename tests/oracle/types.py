@@ -24,6 +24,7 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import nn
 from transformers.models.auto import modeling_auto as tables
 
 from tests.oracle import reference
@@ -89,7 +90,8 @@ def _parts(model_type: str) -> Iterator[tuple[str, Any]]:
     runs = _runs(built, model_type)
     yield "cache", {case: _total(slots) for case, slots in runs.cache.items()}
     yield "flops", {case: flops["total"] if flops else None for case, flops in runs.flops.items()}
-    yield from ((key, value) for key, value in (("reasons", runs.reasons), ("source", runs.source)) if value)
+    reasons = {case: why for case, why in runs.reasons.items() if case != "cache" or built.kind != "encoder"}
+    yield from ((key, value) for key, value in (("reasons", reasons), ("source", runs.source)) if value)
 
 
 def _build(name: str, model_type: str) -> Built:
@@ -121,7 +123,7 @@ def material(config: Mapping[str, Any]) -> dict[str, Any]:
 def _stored(built: Built) -> Iterator[tuple[str, Any]]:
     """Yield params, layers and buffers, in elements; a shared tensor counts where it first appears."""
     unique, _, _ = reference.unique_parameters(built.model)
-    lists = reference.outer_lists(built.model)
+    lists = _layer_lists(built.model)
     sums = {stack: [0] * size for stack, size in lists.items()}
     for name, parameter in unique.items():
         _, stack, index = reference.pattern(name, lists)
@@ -130,6 +132,16 @@ def _stored(built: Built) -> Iterator[tuple[str, Any]]:
     yield "params", sum(parameter.numel() for parameter in unique.values())
     yield "layers", {stack: run_lengths(sizes) for stack, sizes in sums.items() if any(sizes)}
     yield "buffers", sum(buffer.numel() for buffer in reference.stored_buffers(built.model).values())
+
+
+def _layer_lists(model: nn.Module) -> dict[str, int]:
+    """Return the outer lists of modules and their lengths; of a list of lists (Funnel's blocks), the lists in it."""
+    found: dict[str, int] = {}
+    for name, size in reference.outer_lists(model).items():
+        items = list(model.get_submodule(name).named_children())
+        inner = {f"{name}.{key}": len(item) for key, item in items if isinstance(item, nn.ModuleList)}
+        found |= inner if len(inner) == size else {name: size}
+    return found
 
 
 def run_lengths(sizes: Sequence[int]) -> list[list[int]]:
