@@ -247,6 +247,52 @@ def compare(
 
 
 @app.command(rich_help_panel="Other jobs")
+def fit(  # noqa: PLR0913, PLR0917 - one for each option
+    config: Annotated[str, typer.Option("--config", "-c", metavar="FILE_OR_NAME", help="as in the main job")],
+    hardware: HardwareOption = None,
+    gpus: Gpus = None,
+    tp: Tp = None,
+    pp: Pp = None,
+    ep: Ep = None,
+    dp: Dp = None,
+    cp: Cp = None,
+    assume: Assume = None,
+    set_: Set = None,
+    mtp: Mtp = False,
+    strict: Strict = False,
+    engine: EngineOption = "ideal",
+    batch: Batch = 1,
+    prompt: Prompt = None,
+    generate: Generate = None,
+    source: SourceOption = None,
+    images: Images = 0,
+    audio_seconds: AudioSeconds = 0,
+    dtype: Dtype = None,
+    weights: WeightFormat = None,
+    cache_dtype: CacheDtype = None,
+    state_dtype: StateDtype = None,
+    require_fit: RequireFit = False,
+    as_json: Json = False,
+) -> None:
+    """Does it fit, on how many devices, in which formats, and what is the smallest change that makes it fit."""
+    from planner.fit import fit as fitted  # noqa: PLC0415
+
+    found = fitted(
+        config, hardware=hardware, gpus=gpus, tp=tp, pp=pp, ep=ep, dp=dp, cp=cp, assume=assume, set=tuple(set_ or ()), mtp=mtp,
+        strict=strict, engine=engine, batch=batch, prompt=prompt, generate=generate, source=source, images=images,
+        audio_seconds=audio_seconds, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype,
+    )  # fmt: skip
+    if as_json:
+        _print_json(found)
+    else:
+        from reports.fit import show  # noqa: PLC0415
+
+        show(found)
+    if require_fit and not found["fits"]:
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel="Other jobs")
 def verify(
     config: Annotated[str, typer.Option("--config", "-c", metavar="FILE_OR_NAME", help="as in the main job")],
     *,

@@ -1,0 +1,96 @@
+"""Whether it fits, for people, in 80 columns: the verdict, what makes it fit, and what else would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reports.units import size
+
+PARTS = ("weights", "cache", "activations", "runtime", "total", "usable")
+NAMES = {"usable": "usable by programs"}
+
+
+def show(found: dict[str, Any], console: Console | None = None) -> None:
+    """Print what `planner.fit.fit` found."""
+    out = console or Console(highlight=False, emoji=False)
+    held, work = found["asked"], found["workload"]
+    count = held["parallel"]["devices"]
+    verdict = Text("fits", "bold green") if found["fits"] else Text("DOES NOT FIT", "bold red")
+    out.print(Text(f"{found['model']} on {count:,} x {found['hardware']}: ", "bold") + verdict)
+    out.print(f"{work['batch']:,} x ({work['prompt']:,} + {work['generate']:,}) tokens, {_sizes(held['parallel'])}")
+    if change := found["smallest_change"]:
+        out.print(Text(change["text"], "bold cyan"))
+        for other in found["changes"][1:]:
+            out.print(Text(f"Or: {other['text']}"))
+    out.print()
+    out.print(_held(held))
+    out.print()
+    out.print(_fewest(found))
+    for title, key in (("Weights", "weights"), ("Cache", "cache_dtype")):
+        rows = found["formats" if key == "weights" else "cache_dtypes"]
+        out.print()
+        out.print(_formats(f"{title} on {count:,} x {found['hardware']}", key, rows))
+        for row in rows:
+            if row["problem"]:
+                out.print(_line(f"{row[key]}: {row['problem']}"))
+    if found["notes"]:
+        out.print("\n[bold]Notes[/bold]")
+        for note in found["notes"]:
+            out.print(_line(note))
+
+
+def _line(text: str) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row("  -", Text(text))
+    return grid
+
+
+def _sizes(parallel: dict[str, Any]) -> str:
+    said = [f"{name} {parallel[name]}" for name in ("tp", "pp", "ep", "dp", "cp") if parallel[name] > 1]
+    return ", ".join(said) or "one device"
+
+
+def _held(held: dict[str, Any]) -> Table:
+    table = _table("Fullest device" if held["parallel"]["devices"] > 1 else "Device", "", "bytes", "")
+    for part in PARTS:
+        table.add_row(f"  {NAMES.get(part, part)}", f"{held[part]:,}", size(held[part]))
+    over = held["headroom"] < 0
+    table.add_row("  short of" if over else "  headroom", f"{abs(held['headroom']):,}", size(abs(held["headroom"])))
+    return table
+
+
+def _fewest(found: dict[str, Any]) -> Text:
+    least = found["fewest_devices"]
+    if least is None:
+        return Text("Fewest devices: none", "bold")
+    text = Text(f"Fewest devices: {least['gpus']}", "bold")
+    text.append(f"  tp {least['tp']}, pp {least['pp']}", "")
+    text.append(f"; most sequences {_most(least['max_batch'])}, longest {_most(least['max_context'])} tokens", "")
+    return text
+
+
+def _formats(title: str, key: str, rows: list[dict[str, Any]]) -> Table:
+    table = _table(title, "", "on a device", "fits", "most sequences", "longest, tokens")
+    for row in rows:
+        name = Text(f"  {row[key]}{' (asked)' * row['asked']}")
+        if row["bytes"] is None:
+            table.add_row(name, "-", "no", "-", "-")
+            continue
+        fits = Text("yes", "green") if row["fits"] else Text("no", "red")
+        table.add_row(name, size(row["bytes"]), fits, _most(row["max_batch"]), _most(row["max_context"]))
+    return table
+
+
+def _most(count: int | None) -> str:
+    return "unlimited" if count is None else f"{count:,}"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", header_style="dim")
+    return table
