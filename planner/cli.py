@@ -322,6 +322,33 @@ def verify(
 
 
 @app.command(rich_help_panel="Other jobs")
+def check(
+    log: Annotated[str, typer.Argument(metavar="LOGFILE", help="start-up log of vLLM 0.6 to 0.32")],
+    *,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE_OR_NAME", help="config of its model (default: by the name that it prints)"
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare an engine's start-up log with the planner, line by line; exit code 1 where something differs."""
+    from planner.engines.log import check as checked  # noqa: PLC0415
+    from planner.engines.log import differs  # noqa: PLC0415
+
+    found = checked(log, config)
+    if as_json:
+        _print_json(found)
+    else:
+        from reports.check import show  # noqa: PLC0415
+
+        show(found)
+    if differs(found):
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel="Other jobs")
 def sweep(
     config: Annotated[str, typer.Option("--config", "-c", metavar="FILE_OR_NAME", help="as in the main job")],
     *,

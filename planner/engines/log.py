@@ -1,0 +1,527 @@
+"""What an engine printed when it started, line by line beside what the planner says of the same model and flags.
+
+vLLM prints flags, the weights of each rank, the memory left for the cache, and what it made of it: blocks, tokens,
+concurrency. The printed memory and flags are taken as given; everything else is predicted, weights by `planner.shard`, the
+cache by `planner.engines.vllm`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import profiles
+from planner.api import load
+from planner.blocks import Attention, Block, LatentAttention
+from planner.engines.vllm import NEWEST, OLDEST, engine_capacity
+from planner.errors import PlanError
+from planner.model import Model
+from planner.precision import Precision, canonical, element_bits, resolve
+from planner.shard import Parallel, device_shares, stages
+from planner.workload import workload
+
+GIB = 2**30
+
+LARGEST_LOG_BYTES = 64 * 2**20
+"""Start-up is in the first lines; a log of more is cut with a tool for that."""
+
+FIRST, LATENTS = (0, 6), (0, 7)
+"""The oldest version whose lines are known, and the first that keeps latents instead of keys and values."""
+
+TOLERANCES = {
+    "tokens": 0.1,
+    "blocks": 0.1,
+    "weights": 1.0,
+    "cache memory of one request": 0.1,
+    "blocks on the CPU": 0.1,
+}
+"""Percent, beside what rounding of the printed memory allows. Concurrency is compared to the printed digits."""
+
+HEADERS = (
+    r"non-default args:", r"\bargs: Namespace\(", r"Initializing an? (?:V\d )?LLM engine", r"Chunked prefill is enabled with",
+)  # fmt: skip
+"""What lines with flags start with; later ones win."""
+
+FLAGS: dict[str, tuple[str, ...]] = {
+    "model": ("model", "model_tag"),
+    "dtype": ("dtype",),
+    "quantization": ("quantization",),
+    "kv_cache_dtype": ("kv_cache_dtype",),
+    "max_model_len": ("max_seq_len", "max_model_len"),
+    "max_num_batched_tokens": ("max_num_batched_tokens",),
+    "max_num_seqs": ("max_num_seqs",),
+    "block_size": ("block_size",),
+    "tensor_parallel_size": ("tensor_parallel_size",),
+    "pipeline_parallel_size": ("pipeline_parallel_size",),
+    "data_parallel_size": ("data_parallel_size",),
+    "enable_expert_parallel": ("enable_expert_parallel",),
+    "enable_prefix_caching": ("enable_prefix_caching",),
+    "swap_space": ("swap_space",),
+    "device": ("device_config", "device"),
+    "speculative_config": ("speculative_config",),
+}
+"""Flags that change a prediction, by the names that lines call them."""
+
+AMOUNT = r"([\d.]+) ?Gi?B"
+COUNT = r"([\d,]+)"
+
+LINES: tuple[tuple[str, str, str], ...] = (
+    ("weights", "GiB", rf"(?:Model loading|Loading model weights) took {AMOUNT}"),
+    ("weights", "GiB", rf"model weights take {AMOUNT}"),
+    ("cache memory", "GiB", rf"Available KV cache memory: {AMOUNT}"),
+    ("cache memory", "GiB", rf"reserved for KV Cache is {AMOUNT}"),
+    ("cache memory", "GiB", rf"\bkv_cache_size={AMOUNT}"),
+    ("cache memory", "GiB", rf"larger than the available KV cache memory \({AMOUNT}"),
+    ("cache memory of one request", "GiB", rf"\(?{AMOUNT} KV cache is needed"),
+    ("tokens", "tokens", rf"[GC]PU KV cache size: {COUNT} tokens"),
+    ("tokens", "tokens", rf"can be stored in (?:the )?KV cache \({COUNT}\)"),
+    ("blocks", "blocks", rf"# (?:GPU|cuda) blocks: {COUNT}"),
+    ("blocks", "blocks", rf"num_gpu_blocks is:? {COUNT}"),
+    ("blocks on the CPU", "blocks", rf"# CPU blocks: {COUNT}"),
+    ("concurrency", "requests", rf"Maximum concurrency for {COUNT} tokens per request: ([\d.]+)x"),
+)
+"""Quantity, unit, and how it is printed."""
+
+LENGTHS = (rf"max seq len \({COUNT}\)", rf"Maximum concurrency for {COUNT} tokens")
+"""Where else max_model_len is printed."""
+
+TEXT_ALONE = "-text"
+"""Ending of bundled names of language models that are published with a tower."""
+
+SUFFIXES = r"[-_](?:instruct|chat|it|hf|base|pt)(?:-v[\d.]+)?$"
+"""Endings of names that leave a config as it is."""
+
+
+class Entry(NamedTuple):
+    """A figure that was printed.
+
+    Attributes:
+        number: of its line, from 1. text: the line. quantity, unit: of `LINES`. value: printed. half: of its last digit's unit.
+        length: tokens of a request that a concurrency is for. stage: of the pipeline, whose rank printed it.
+    """
+
+    number: int
+    text: str
+    quantity: str
+    unit: str
+    value: float
+    half: float
+    length: int | None
+    stage: int
+
+
+class Log(NamedTuple):
+    """What a log says: the version as printed (None: not printed), flags, and figures in order."""
+
+    version: str | None
+    flags: dict[str, Any]
+    entries: tuple[Entry, ...]
+
+    def printed(self, quantity: str) -> list[Entry]:
+        """Return the figures of a quantity."""
+        return [entry for entry in self.entries if entry.quantity == quantity]
+
+
+class Prediction(NamedTuple):
+    """A predicted figure, and the least and most that it may be as far as what it depends on is printed."""
+
+    value: float
+    low: float
+    high: float
+
+
+# --- reading
+
+
+def read(file: str | Path) -> Log:
+    """Return what a start-up log says.
+
+    Raises:
+        PlanError: it can't be read, or no line of it is known.
+    """
+    where = str(file)
+    path = Path(file).expanduser()
+    try:
+        if path.stat().st_size > LARGEST_LOG_BYTES:
+            raise PlanError(
+                f"the file has more than {LARGEST_LOG_BYTES:,} bytes", where=where, fix="cut out the start-up"
+            )
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        raise PlanError(f"can't be read: {error.strerror}", where=where, fix="name the log of an engine") from error
+    log = parse(text)
+    if not log.entries:
+        raise PlanError(
+            "no line is known: neither weights nor cache memory, blocks, tokens or concurrency are printed",
+            where=where,
+            fix="name a start-up log of vLLM, with its INFO lines",
+        )
+    return log
+
+
+def parse(text: str) -> Log:
+    """Return what the lines of a log say."""
+    version: str | None = None
+    flags: dict[str, Any] = {}
+    length: int | None = None
+    entries: list[Entry] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = re.sub(r"\x1b\[[0-9;]*m", "", raw).strip()
+        if match := re.search(r"(?:LLM engine \(|server version |vLLM version )(v?\d+\.\d+[\w.+]*)", line):
+            version = match[1]
+        header = next((match for each in HEADERS if (match := re.search(each, line))), None)
+        if header:
+            flags |= dict(_flags(line[header.end() :]))
+        for pattern in LENGTHS:
+            if match := re.search(pattern, line):
+                length = _whole(match[1])
+        entries += _entries(number, line)
+    if length is not None:
+        flags.setdefault("max_model_len", length)
+    return Log(version, flags, tuple(entries))
+
+
+def _flags(text: str) -> Iterator[tuple[str, Any]]:
+    for flag, names in FLAGS.items():
+        for name in names:
+            match = re.search(rf"(?<![\w.-])['\"]?{name}['\"]?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[^,}})\s]+)", text)
+            value = match[1].rstrip(".").strip("'\"").removeprefix("torch.") if match else "None"
+            if value not in {"None", "", "auto"}:
+                yield flag, _typed(value)
+                break
+
+
+def _typed(value: str) -> Any:
+    if value in {"True", "False"}:
+        return value == "True"
+    return int(value) if re.fullmatch(r"\d+", value) else value
+
+
+def _whole(text: str) -> int:
+    return int(text.replace(",", "") or 0)
+
+
+def _entries(number: int, line: str) -> Iterator[Entry]:
+    rank = re.search(r"(?<![A-Za-z])PP(\d+)", line)
+    stage = int(rank[1]) if rank else 0
+    for quantity, unit, pattern in LINES:
+        match = re.search(pattern, line)
+        if not match:
+            continue
+        *before, figure = match.groups()
+        digits = len(figure.partition(".")[2])
+        value = float(figure) if digits else _whole(figure)
+        half = 0.5 * 10**-digits if unit == "GiB" else 0.0
+        yield Entry(number, line, quantity, unit, value, half, _whole(before[0]) if before else None, stage)
+
+
+# --- which model
+
+
+def find_model(config: str | None, flags: Mapping[str, Any]) -> tuple[Model, list[str]]:
+    """Return the model that a log is of, and notes on how it was found.
+
+    Args:
+        config: file or bundled name; None: the log's own name, a folder that exists here or a bundled model.
+        flags: of the log.
+
+    Raises:
+        PlanError: there is none.
+    """
+    if config is not None:
+        return load(config), []
+    way = "give its config.json: --config FILE_OR_NAME"
+    name = flags.get("model")
+    if name is None:
+        raise PlanError("no line names the model", where="plan check", fix=way)
+    if (Path(name) / "config.json").is_file():
+        return load(name), []
+    stored = re.search(r"models--[^/]+?--([^/]+)", str(name))
+    short = (stored[1] if stored else str(name).rstrip("/").rpartition("/")[2]).lower()
+    plain = re.sub(SUFFIXES, "", short)
+    for tried in dict.fromkeys((short, plain, plain.removeprefix("meta-"), plain + TEXT_ALONE)):
+        if profiles.model(tried) is not None:
+            model = load(tried)
+            text = f"{name} is read as the bundled {model.name}"
+            part = "; weights aren't compared: that is the config of its language model alone"
+            return model, [text + (part if model.name.endswith(TEXT_ALONE) else "")]
+    raise PlanError(f"no bundled model for {name}", where="plan check", fix=way)
+
+
+# --- predictions
+
+
+def check(file: str | Path, config: str | None = None) -> dict[str, Any]:
+    """Return {engine, version, model, flags, lines, notes}: what a log's lines say, and what the planner says.
+
+    Args:
+        file: start-up log of vLLM 0.6 to 0.32. config: of its model, None: found by the name that it prints.
+
+    Raises:
+        PlanError: no such file, no line that is known, or no config for its model.
+    """
+    log = read(file)
+    model, notes = find_model(config, log.flags)
+    found = _Check(log, model, notes, compares_weights=config is not None or not model.name.endswith(TEXT_ALONE))
+    lines = [_judged(entry, found.predict(entry), given=found.given(entry)) for entry in log.entries]
+    found.explain(lines)
+    return {
+        "engine": "vllm",
+        "version": log.version,
+        "model": model.name,
+        "flags": log.flags,
+        "lines": lines,
+        "notes": list(dict.fromkeys(found.notes)),
+    }
+
+
+def differs(found: Mapping[str, Any]) -> bool:
+    """Return whether a line of a check is beyond its tolerance."""
+    return any(line["verdict"] == "differs" for line in found["lines"])
+
+
+def _judged(entry: Entry, said: Prediction | None, *, given: bool) -> dict[str, Any]:
+    """Return a line's JSON."""
+    predicted = difference = None
+    verdict = "given" if given else "not compared"
+    if said is not None:
+        predicted = round(said.value, 4) if entry.unit == "GiB" else said.value
+        difference = round(100 * (entry.value / said.value - 1), 3) if said.value else None
+        low, high = said.low - entry.half, said.high + entry.half
+        tolerance = TOLERANCES.get(entry.quantity, 0.0)
+        close = difference is not None and abs(entry.value - said.value) <= said.value * tolerance / 100 + entry.half
+        verdict = "agrees" if close or low <= entry.value <= high else "differs"
+    return {
+        "line_number": entry.number, "text": entry.text, "quantity": entry.quantity, "unit": entry.unit,
+        "printed": entry.value, "predicted": predicted, "difference": difference, "verdict": verdict,
+    }  # fmt: skip
+
+
+class _Check:
+    """One log beside one model: predicts figures, and gathers what explains them in `notes`."""
+
+    def __init__(self, log: Log, model: Model, notes: list[str], *, compares_weights: bool) -> None:
+        self.log, self.model, self.notes, self.flags = log, model, notes, log.flags
+        self.tp, self.pp = (int(self.flags.get(f"{each}_parallel_size", 1)) for each in ("tensor", "pipeline"))
+        self.length: int | None = self.flags.get("max_model_len")
+        self.version = self._version()
+        self.memory = self._memory()
+        self.weights = self._weights() if compares_weights else None
+        self.pool_bytes, self.request_blocks, self.block, self.one_group = 0, 0, 0, False
+        self._pool()
+
+    def given(self, entry: Entry) -> bool:
+        """Return whether predictions start from a figure."""
+        if entry.quantity == "cache memory":
+            return bool(self.memory) and bool(self.pool_bytes)
+        return not self.memory and entry is self._counted()
+
+    def predict(self, entry: Entry) -> Prediction | None:
+        """Return what the planner says in place of a figure; None: it doesn't."""
+        if entry.quantity == "weights":
+            return None if self.weights is None else _exact(self.weights[min(entry.stage, self.pp - 1)] / GIB)
+        if entry.quantity == "blocks on the CPU":
+            return self._swapped()
+        if not self.pool_bytes or self.given(entry) or entry.quantity == "cache memory":
+            return None
+        if entry.quantity == "cache memory of one request":
+            return _exact(self.request_blocks * self.pool_bytes / GIB)
+        if self._stages_unknown():
+            self.notes.append(
+                f"{self.pp} stages, but the cache memory of rank 0 alone is printed: tokens follow the stage that has least"
+            )
+            return None
+        figures = [self._figure(entry, memory) for memory in self._memories()]
+        if not figures or None in figures:
+            return None
+        middle, low, high = (figure for figure in figures if figure is not None)
+        return Prediction(middle, low, high)
+
+    def _version(self) -> tuple[int, int]:
+        """Return the version whose rules are used."""
+        match = re.match(r"v?(\d+)\.(\d+)", self.log.version or "")
+        newest = ".".join(map(str, NEWEST))
+        if not match:
+            self.notes.append(f"no line says which version of vLLM; {newest}'s rules are used")
+            return NEWEST
+        number = int(match[1]), int(match[2])
+        if number > NEWEST or number < FIRST:
+            self.notes.append(f"the rules of {self.log.version} aren't known; {newest}'s are used")
+            return NEWEST
+        return number
+
+    def explain(self, lines: list[dict[str, Any]]) -> None:
+        """Note what is known to make figures of the cache smaller than predicted."""
+        fewer = any(
+            line["verdict"] == "differs"
+            and line["quantity"] in {"tokens", "blocks", "concurrency"}
+            and line["difference"] < 0
+            for line in lines
+        )
+        if not fewer:
+            return
+        if len(self.log.printed("cache memory")) < self.tp:
+            self.notes.append(
+                f"{self.tp} ranks, but not all print their cache memory: the rank that has least decides for all"
+            )
+        if self.flags.get("speculative_config"):
+            self.notes.append("speculative_config: a draft's cache comes out of the same memory, and isn't predicted")
+
+    # --- weights
+
+    def _weights(self) -> list[float] | None:
+        """Return the bytes on a rank of each stage, with what vLLM makes of them while it loads."""
+        dtype = self.flags.get("dtype")
+        stored = canonical(self.model.dtype, self.model.source) if self.model.dtype else "bf16"
+        asked = self.flags.get("quantization")
+        if asked and asked != "fp8" and self.model.quantization is None:
+            self.notes.append(
+                f"weights aren't compared: the log says {asked}, and the config says nothing of it; "
+                "give the quantised checkpoint's own config with --config"
+            )
+            return None
+        try:
+            precision = resolve(
+                self.model, dtype=dtype or ("bf16" if stored == "fp32" else stored),
+                weights="fp8" if asked == "fp8" and self.model.quantization is None else None,
+            )  # fmt: skip
+            work, _ = workload(self.model, prompt=1, generate=0) if self.model.generates else workload(self.model)
+            ep = self.tp if self.flags.get("enable_expert_parallel") else 1
+            shares = device_shares(self.model, precision, work, Parallel(self.tp, self.pp, ep))
+        except PlanError as error:
+            self.notes.append(f"weights aren't compared: {error}")
+            return None
+        width = int(element_bits(precision.activations)) // 8 or 1
+        table = self._rotary_bytes(width)
+        if table:
+            self.notes.append(f"weights include vLLM's tables of rotary cosines and sines, {table / GIB:.3f} GiB")
+        return [share.weight_bytes + table + self._absorbed_bytes(precision, width, share.stage) for share in shares]
+
+    def _blocks(self) -> Iterator[tuple[int, Block]]:
+        """Yield blocks of the decoder, with the numbers of their layers."""
+        decoder = self.model.stack("decoder")
+        layer = 0
+        for run in decoder.runs if decoder else ():
+            for _ in range(run.count):
+                yield from ((layer, block) for block in run.layer.blocks)
+                layer += 1
+
+    def _rotary_bytes(self, width: int) -> int:
+        """Return the bytes of rotary tables: positions x turned elements, once for each kind."""
+        kinds = {
+            block.rope if isinstance(block, Attention) else block.rope_positions
+            for _, block in self._blocks()
+            if isinstance(block, Attention | LatentAttention)
+        }
+        return sum((self.model.positions or 0) * rope.width * width for rope in kinds if rope is not None)
+
+    def _absorbed_bytes(self, precision: Precision, width: int, stage: int) -> int:
+        """Return the bytes of copies of latents' projections up, which vLLM makes to score latents directly."""
+        decoder = self.model.stack("decoder")
+        if decoder is None or self.version < LATENTS:
+            return 0
+        here = stages(decoder.depth, self.pp)[stage] if self.pp <= decoder.depth else range(decoder.depth)
+        copies = sum(
+            block.heads * block.kv_rank * (block.nope + block.value) * width // self.tp
+            for layer, block in self._blocks()
+            if isinstance(block, LatentAttention) and layer in here
+        )
+        if copies:
+            self.notes.append(
+                f"weights include vLLM's second copies of latents' projections up, {copies / GIB:.3f} GiB"
+                f", in {precision.activations}"
+            )
+        return copies
+
+    # --- cache
+
+    def _memory(self) -> Entry | None:
+        """Return the least cache memory that a rank printed: it decides for all."""
+        return min(self.log.printed("cache memory"), key=lambda entry: entry.value, default=None)
+
+    def _counted(self) -> Entry | None:
+        """Return the count that memory is worked back from where none is printed."""
+        return next(iter((*self.log.printed("blocks"), *self.log.printed("tokens"))), None)
+
+    def _stages_unknown(self) -> bool:
+        return self.pp > 1 and bool(self.memory) and len({e.stage for e in self.log.printed("cache memory")}) < self.pp
+
+    def _memories(self) -> list[float]:
+        """Return bytes for the cache: as printed, and the least and most that are printed so."""
+        if self.memory is not None:
+            value, half = self.memory.value, self.memory.half
+            return [value * GIB, (value - half) * GIB, (value + half) * GIB]
+        counted = self._counted()
+        if counted is None:
+            return []
+        if counted.quantity == "tokens" and not self.one_group:
+            return []
+        return [(counted.value if counted.quantity == "blocks" else counted.value // self.block) * self.pool_bytes] * 3
+
+    def _capacity(self, memory: int, length: int | None) -> dict[str, Any]:
+        old = self.version < OLDEST
+        rules = OLDEST if old else self.version
+        flags = self.flags
+        return engine_capacity(
+            self.model, version=f"{rules[0]}.{rules[1]}", device="cpu" if flags.get("device") == "cpu" else "cuda",
+            cache_memory_bytes=memory, max_model_len=length, max_num_seqs=flags.get("max_num_seqs"),
+            block_size=flags.get("block_size"), cache_dtype=flags.get("kv_cache_dtype"), tp=self.tp, pp=self.pp,
+            max_num_batched_tokens=flags.get("max_num_batched_tokens"), dtype=flags.get("dtype"),
+            prefix_caching=flags.get("enable_prefix_caching"),
+        )  # fmt: skip
+
+    def _pool(self) -> None:
+        """Find the bytes of a block and the blocks of a request, from memory so large that nothing is rounded."""
+        much = 2**60
+        try:
+            said = self._capacity(much, self.length)
+        except PlanError as error:
+            self.notes.append(f"the cache isn't compared: {error}")
+            return
+        kinds = {group["kind"] for group in said["groups"]}
+        self.one_group = len(said["groups"]) == 1
+        if self.version < OLDEST and (
+            not kinds <= {"full", "latent"} or ("latent" in kinds and self.version < LATENTS)
+        ):
+            self.notes.append(
+                f"the cache isn't compared: what {self.log.version} makes of {', '.join(sorted(kinds))} caches isn't known"
+            )
+            return
+        self.block = said["block_size"]
+        self.pool_bytes = much // said["blocks"]
+        self.request_blocks = round(said["blocks"] / said["concurrency"])
+        self.notes.append(f"each token takes {said['bytes_per_token']:,} bytes of cache on the fullest GPU")
+
+    def _figure(self, entry: Entry, memory: float) -> float | None:
+        """Return a count for so many bytes."""
+        blocks = int(memory) // self.pool_bytes
+        if entry.quantity == "blocks":
+            return blocks
+        length = entry.length or self.length
+        if entry.quantity == "tokens" and (self.one_group and (self.version < (0, 21) or not self._fits(memory))):
+            return blocks * self.block
+        if entry.quantity == "concurrency" and self.version < OLDEST:
+            return round(blocks * self.block / length, 2) if length else None
+        try:
+            said = self._capacity(int(memory), length)
+        except PlanError as error:
+            self.notes.append(f"the {entry.quantity} aren't compared: {error}")
+            return None
+        value: float = said[entry.quantity]
+        return value
+
+    def _fits(self, memory: float) -> bool:
+        return int(memory) >= self.request_blocks * self.pool_bytes
+
+    def _swapped(self) -> Prediction | None:
+        """Return the blocks of the swap space, 4 GiB by default."""
+        if not self.pool_bytes or self.version >= OLDEST:
+            return None
+        space = float(self.flags.get("swap_space", 4))
+        return _exact(int(space * GIB) // self.pool_bytes)
+
+
+def _exact(value: float) -> Prediction:
+    return Prediction(value, value, value)

@@ -1,0 +1,232 @@
+"""Start-up logs beside predictions: figures are those that engines printed, lines are written here."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from planner import PlanError
+from planner.cli import app
+from planner.engines.log import check, differs, parse
+
+CODELLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "vocab_size": 32016, "max_position_embeddings": 16384, "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN3_MOE = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+    "vocab_size": 151936, "max_position_embeddings": 40960, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+}  # fmt: skip
+
+
+def v1(model: str, weights: float, memory: float, tokens: int, concurrency: float, **flags: Any) -> str:
+    """Return what vLLM 0.19 prints, shortened."""
+    flags = {"dtype": "torch.bfloat16", "max_seq_len": 8192, "kv_cache_dtype": "auto", "quantization": None, **flags}
+    said = ", ".join(f"{name}={value}" for name, value in flags.items())
+    lines = (
+        f"non-default args: {{'model': '{model}', 'max_model_len': 8192, 'gpu_memory_utilization': 0.95}}",
+        "Chunked prefill is enabled with max_num_batched_tokens=8192.",
+        f"Initializing a V1 LLM engine (v0.19.0) with config: model='{model}', speculative_config=None, {said}",
+        f"Model loading took {weights} GiB memory and 3.1 seconds",
+        f"Available KV cache memory: {memory} GiB",
+        f"GPU KV cache size: {tokens:,} tokens",
+        f"Maximum concurrency for {flags['max_seq_len']:,} tokens per request: {concurrency}x",
+    )
+    return "".join(f"INFO 11-30 06:00:00 [core.py:1] {line}\n" for line in lines)
+
+
+LOGS: dict[str, tuple[str, dict[str, Any] | None, list[float | int | None]]] = {
+    # 8,030,261,248 x 2 bytes and a table of 131,072 x 128 x 2; 58.11 GiB // (131,072 x 16) = 29,752 blocks
+    "llama": (
+        v1("meta-llama/Llama-3.1-8B-Instruct", 14.99, 58.11, 476016, 58.11),
+        None, [14.9888, None, 476032, 58.11],
+    ),
+    "llama, fp8 weights": (
+        v1("meta-llama/Llama-3.1-8B-Instruct", 8.49, 64.61, 529248, 64.61, quantization="fp8"),
+        None, [8.4888, None, 529280, 64.61],
+    ),
+    "llama, fp8 cache": (
+        v1("meta-llama/Llama-3.1-8B-Instruct", 14.99, 58.11, 952032, 116.21, kv_cache_dtype="fp8"),
+        None, [14.9888, None, 952064, 116.22],
+    ),
+    # two ranks, each with 2 of 4 heads: 28 x 2 x 2 x 128 x 2 = 28,672 bytes a token
+    "qwen, tp 2": (
+        v1("Qwen/Qwen2.5-7B-Instruct", 7.12, 63.84, 2390592, 291.82, tensor_parallel_size=2),
+        None, [7.124, None, 2390752, 291.84],
+    ),
+    "qwen 72b, tp 2": (
+        v1("Qwen/Qwen2.5-72B-Instruct", 67.8, 3.04, 19920, 2.43, tensor_parallel_size=2),
+        None, [67.7454, None, 19920, 2.43],
+    ),
+    # latents: 27 x (512 + 64) x 2 = 31,104 bytes a token
+    "latents": (
+        v1("deepseek-ai/DeepSeek-V2-Lite-Chat", 29.43, 43.61, 1505552, 183.78),
+        None, [29.3806, None, 1505456, 183.77],
+    ),
+    # 23 full and 23 sliding layers, two groups: 20.59 GiB // (23 x 16 x 2 x 16 x 128 x 2) = 7,333 blocks, half of them each
+    "windows": (v1("google/gemma-2-27b-it", 50.72, 20.59, 58672, 7.16), None, [50.7164, None, 58656, 7.15]),
+    "windows, text alone": (v1("google/gemma-3-27b-it", 51.45, 19.53, 36560, 4.46), None, [None, None, 36560, 4.46]),
+    "codellama": (v1("codellama/CodeLlama-7b-hf", 12.56, 61.66, 126256, 15.41), CODELLAMA, [12.5554, None, 126272, 15.41]),
+    "experts": (v1("Qwen/Qwen3-30B-A3B", 56.88, 15.41, 168288, 20.54), QWEN3_MOE, [56.8803, None, 168304, 20.54]),
+}  # fmt: skip
+"""vLLM 0.19.0 on an H100 (github.com/llm-d-incubation/llm-d-planner, accuracy/results/v0.19.0), and what is predicted."""
+
+
+def checked(folder: Path, text: str, config: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the check of a log with such a text."""
+    file, beside = folder / "start.log", folder / "config.json"
+    file.write_text(text)
+    if config:
+        beside.write_text(json.dumps(config))
+    return check(file, str(beside) if config else None)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_printed_figures_agree(name: str, tmp_path: Path) -> None:
+    """Weights, tokens and concurrency of ten starts; a line where memory is printed is where predictions start."""
+    text, config, predicted = LOGS[name]
+    found = checked(tmp_path, text, config)
+    assert [line["predicted"] for line in found["lines"]] == predicted
+    known = "not compared" if predicted[0] is None else "agrees"
+    assert [line["verdict"] for line in found["lines"]] == [known, "given", "agrees", "agrees"]
+    assert not differs(found)
+
+
+OLD = """
+INFO llm_engine.py:249] Initializing an LLM engine (v0.6.4) with config: model='meta-llama/Llama-3.1-8B-Instruct', \
+tokenizer='x', dtype=torch.bfloat16, max_seq_len=20000, tensor_parallel_size=1, quantization=None, kv_cache_dtype=auto
+INFO model_runner.py:1077] Loading model weights took 14.9888 GB
+INFO worker.py:232] Memory profiling results: initial_memory_usage=15.34GiB non_torch_memory=0.35GiB kv_cache_size=3.81GiB
+INFO gpu_executor.py:113] # GPU blocks: 1952, # CPU blocks: 2048
+INFO gpu_executor.py:117] Maximum concurrency for 20000 tokens per request: 1.56x
+"""
+
+
+def test_an_older_version(tmp_path: Path) -> None:
+    """Before 0.11 (github.com/vllm-project/vllm/issues/10517): blocks of 2 MiB of 3.81 GiB, and of 4 GiB of swap space."""
+    found = checked(tmp_path, OLD)
+    assert [(line["quantity"], line["predicted"]) for line in found["lines"]] == [
+        ("weights", 14.9888), ("cache memory", None), ("blocks", 1950), ("blocks on the CPU", 2048), ("concurrency", 1.56),
+    ]  # fmt: skip
+    assert not differs(found)
+    assert (found["version"], found["flags"]["max_model_len"]) == ("v0.6.4", 20000)
+
+
+def test_memory_is_worked_back_from_blocks(tmp_path: Path) -> None:
+    """Where none is printed the blocks are given, and concurrency follows: 1,952 x 16 / 20,000."""
+    found = checked(tmp_path, re.sub(r".*kv_cache_size.*\n", "", OLD))
+    assert [(line["predicted"], line["verdict"]) for line in found["lines"]] == [
+        (14.9888, "agrees"), (None, "given"), (2048, "agrees"), (1.56, "agrees"),
+    ]  # fmt: skip
+
+
+def test_an_engine_that_does_not_start(tmp_path: Path) -> None:
+    """What one request needs, 131,072 tokens of 131,072 bytes, and how many tokens there is room for."""
+    text = """
+    vLLM API server version 0.10.1
+    non-default args: {'model': 'meta-llama/Llama-3.1-8B', 'kv_cache_dtype': 'auto'}
+    ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is needed, \
+which is larger than the available KV cache memory (0.71 GiB).
+    """
+    found = checked(tmp_path, text)
+    assert [(line["quantity"], line["predicted"], line["verdict"]) for line in found["lines"]] == [
+        ("cache memory", None, "given"), ("cache memory of one request", 16.0, "agrees"),
+    ]  # fmt: skip
+    # 2.89 GiB // 2 MiB = 1,479 blocks of 16
+    text = """
+    Initializing an LLM engine (v0.6.4) with config: model='meta-llama/Llama-3.1-8B-Instruct', dtype=torch.bfloat16
+    the rest of the memory reserved for KV Cache is 2.89GiB.
+    ValueError: The model's max seq len (29000) is larger than the maximum number of tokens that can be stored in \
+KV cache (23648).
+    """
+    found = checked(tmp_path, text)
+    assert [(line["predicted"], line["verdict"]) for line in found["lines"]] == [(None, "given"), (23664, "agrees")]
+
+
+def test_stages(tmp_path: Path) -> None:
+    """A line's rank says of which stage it is; tokens follow the stage with least memory, if all are printed."""
+    alone = v1("meta-llama/Llama-3.1-8B-Instruct", 7.51, 66.54, 1075312, 131.26, pipeline_parallel_size=2)
+    found = checked(tmp_path, alone)
+    assert [line["verdict"] for line in found["lines"]] == ["agrees", "given", "not compared", "not compared"]
+    assert "rank 0" in found["notes"][-1]
+    # 65.63 GiB // (16 layers x 4,096 x 16) = 67,205 blocks of 16
+    both = alone + "(Worker_PP1 pid=7) INFO Available KV cache memory: 65.63 GiB\n"
+    found = checked(tmp_path, both)
+    assert [line["predicted"] for line in found["lines"]] == [7.51, None, 1075280, 131.26, None]
+    assert not differs(found)
+
+
+def test_a_difference(tmp_path: Path) -> None:
+    """A tenth fewer tokens: the line differs, the command says so with its exit code, and a note names a possible cause."""
+    text = v1("Qwen/Qwen2.5-7B-Instruct", 7.12, 63.84, 2151533, 291.82, tensor_parallel_size=2)
+    found = checked(tmp_path, text)
+    assert [line["verdict"] for line in found["lines"]] == ["agrees", "given", "differs", "agrees"]
+    assert found["lines"][2]["difference"] == -10.006
+    assert (
+        found["notes"][-1] == "2 ranks, but not all print their cache memory: the rank that has least decides for all"
+    )
+    assert run(tmp_path / "start.log").exit_code == 1
+
+
+def run(*words: object) -> Any:
+    """Return the end of the command."""
+    return CliRunner().invoke(app, ["check", *map(str, words)], env={"COLUMNS": "80"})
+
+
+def test_command(tmp_path: Path) -> None:
+    """The JSON is the check; the table fits 80 columns; exit code 0."""
+    text, _, _ = LOGS["llama"]
+    found = checked(tmp_path, text)
+    done = run(tmp_path / "start.log", "--json")
+    assert (json.loads(done.stdout), done.exit_code) == (found, 0)
+    assert list(found) == ["engine", "version", "model", "flags", "lines", "notes"]
+    assert found["flags"] == {
+        "model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 8192, "max_num_batched_tokens": 8192, "dtype": "bfloat16",
+    }  # fmt: skip
+    assert found["lines"][0] == {
+        "line_number": 4, "text": "INFO 11-30 06:00:00 [core.py:1] Model loading took 14.99 GiB memory and 3.1 seconds",
+        "quantity": "weights", "unit": "GiB", "printed": 14.99, "predicted": 14.9888, "difference": 0.008, "verdict": "agrees",
+    }  # fmt: skip
+    table = run(tmp_path / "start.log").stdout
+    assert max(map(len, table.splitlines())) <= 80
+    assert "476,016" in table
+
+
+def test_refusals(tmp_path: Path) -> None:
+    """No file, no known line, an unknown model: each with the way on."""
+    with pytest.raises(PlanError, match="can't be read"):
+        check(tmp_path / "none.log")
+    with pytest.raises(PlanError, match="no line is known"):
+        checked(tmp_path, "hello\n")
+    with pytest.raises(PlanError, match=r"no bundled model for me/mine.*--config"):
+        checked(tmp_path, v1("me/mine", 1.0, 2.0, 3, 4.0))
+    with pytest.raises(PlanError, match=r"no line names the model.*--config"):
+        checked(tmp_path, "Available KV cache memory: 1.0 GiB\n")
+
+
+def test_a_quantised_checkpoint_needs_its_config(tmp_path: Path) -> None:
+    """The bundled config says nothing of AWQ: its weights aren't compared, its cache is."""
+    found = checked(tmp_path, v1("meta-llama/Llama-3.1-8B", 5.38, 58.11, 476016, 58.11, quantization="awq_marlin"))
+    assert [line["verdict"] for line in found["lines"]] == ["not compared", "given", "agrees", "agrees"]
+    assert any("awq_marlin" in note and "--config" in note for note in found["notes"])
+
+
+def test_flags_and_colours() -> None:
+    """Later lines win; colours are no part of a line; a name that ends alike is another flag."""
+    log = parse(
+        "non-default args: {'served_model_name': ['x'], 'model': 'a/b', 'max_model_len': 4096, 'enable_prefix_caching': False}\n"
+        "\x1b[1;36m(EngineCore)\x1b[0;0m Initializing a V1 LLM engine (v0.19.0) with config: model='a/b', max_seq_len=2048\n"
+        "\x1b[32mGPU KV cache size: 1,024 tokens\x1b[0m\n"
+    )
+    assert log.flags == {"model": "a/b", "max_model_len": 2048, "enable_prefix_caching": False}
+    assert [(entry.number, entry.text, entry.value) for entry in log.entries] == [
+        (3, "GPU KV cache size: 1,024 tokens", 1024)
+    ]
