@@ -64,8 +64,11 @@ FLAGS: dict[str, tuple[str, ...]] = {
 }
 """Flags that change a prediction, by the names that lines call them."""
 
-AMOUNT = r"([\d.]+) ?Gi?B"
-COUNT = r"([\d,]+)"
+WHOLE = {flag for flag in FLAGS if flag.startswith("max_") or flag.endswith("_size")}
+"""Flags that are whole numbers."""
+
+AMOUNT = r"(\d+(?:\.\d+)?) ?Gi?B"
+COUNT = r"(\d[\d,]*)"
 
 LINES: tuple[tuple[str, str, str], ...] = (
     ("weights", "GiB", rf"(?:Model loading|Loading model weights) took {AMOUNT}"),
@@ -80,7 +83,7 @@ LINES: tuple[tuple[str, str, str], ...] = (
     ("blocks", "blocks", rf"# (?:GPU|cuda) blocks: {COUNT}"),
     ("blocks", "blocks", rf"num_gpu_blocks is:? {COUNT}"),
     ("blocks on the CPU", "blocks", rf"# CPU blocks: {COUNT}"),
-    ("concurrency", "requests", rf"Maximum concurrency for {COUNT} tokens per request: ([\d.]+)x"),
+    ("concurrency", "requests", rf"Maximum concurrency for {COUNT} tokens per request: (\d+(?:\.\d+)?)x"),
 )
 """Quantity, unit, and how it is printed."""
 
@@ -188,7 +191,7 @@ def _flags(text: str) -> Iterator[tuple[str, Any]]:
         for name in names:
             match = re.search(rf"(?<![\w.-])['\"]?{name}['\"]?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[^,}})\s]+)", text)
             value = match[1].rstrip(".").strip("'\"").removeprefix("torch.") if match else "None"
-            if value not in {"None", "", "auto"}:
+            if value not in {"None", "", "auto"} and (flag not in WHOLE or value.isdecimal()):
                 yield flag, _typed(value)
                 break
 
@@ -200,7 +203,7 @@ def _typed(value: str) -> Any:
 
 
 def _whole(text: str) -> int:
-    return int(text.replace(",", "") or 0)
+    return int(text.replace(",", ""))
 
 
 def _entries(number: int, line: str) -> Iterator[Entry]:
@@ -519,8 +522,8 @@ class _Check:
         """Return the blocks of the swap space, 4 GiB by default."""
         if not self.pool_bytes or self.version >= OLDEST:
             return None
-        space = float(self.flags.get("swap_space", 4))
-        return _exact(int(space * GIB) // self.pool_bytes)
+        space = str(self.flags.get("swap_space", 4))
+        return _exact(int(float(space) * GIB) // self.pool_bytes) if re.fullmatch(r"\d+(\.\d+)?", space) else None
 
 
 def _exact(value: float) -> Prediction:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from planner import PlanError
@@ -230,3 +233,18 @@ def test_flags_and_colours() -> None:
     assert [(entry.number, entry.text, entry.value) for entry in log.entries] == [
         (3, "GPU KV cache size: 1,024 tokens", 1024)
     ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 900), st.sampled_from([*"0129.,'{}= abx-\n", ""])), max_size=8), st.booleans())
+def test_a_damaged_log_is_checked_or_refused(changes: list[tuple[int, str]], old: bool) -> None:
+    """Whatever characters are lost, there is a check or a message."""
+    text = list(OLD if old else LOGS["qwen, tp 2"][0])
+    for place, character in changes:
+        text[place % len(text)] = character
+    with TemporaryDirectory() as folder:
+        try:
+            found = checked(Path(folder), "".join(text))
+        except PlanError:
+            return
+    assert {line["verdict"] for line in found["lines"]} <= {"agrees", "differs", "given", "not compared"}
