@@ -35,6 +35,8 @@ TOLERANCES = {
     "blocks": 0.1,
     "weights": 1.0,
     "cache memory of one request": 0.1,
+    "cache": 0.1,
+    "parameters": 0.1,
     "blocks on the CPU": 0.1,
 }
 """Percent, beside what rounding of the printed memory allows. Concurrency is compared to the printed digits."""
@@ -116,11 +118,12 @@ class Entry(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What a log says: the version as printed (None: not printed), flags, and figures in order."""
+    """What a log of an engine says: the version as printed (None: not printed), flags, and figures in order."""
 
     version: str | None
     flags: dict[str, Any]
     entries: tuple[Entry, ...]
+    engine: str = "vllm"
 
     def printed(self, quantity: str) -> list[Entry]:
         """Return the figures of a quantity."""
@@ -154,12 +157,14 @@ def read(file: str | Path) -> Log:
         text = path.read_text(errors="replace")
     except OSError as error:
         raise PlanError(f"can't be read: {error.strerror}", where=where, fix="name the log of an engine") from error
-    log = parse(text)
+    from planner.engines import llama_log  # noqa: PLC0415
+
+    log = llama_log.parse(text) if llama_log.wrote(text) else parse(text)
     if not log.entries:
         raise PlanError(
             "no line is known: neither weights nor cache memory, blocks, tokens or concurrency are printed",
             where=where,
-            fix="name a start-up log of vLLM, with its INFO lines",
+            fix="name a start-up log of vLLM, with its INFO lines, or of llama.cpp",
         )
     return log
 
@@ -242,14 +247,12 @@ def find_model(config: str | None, flags: Mapping[str, Any]) -> tuple[Model, lis
     if (Path(name) / "config.json").is_file():
         return load(name), []
     stored = re.search(r"models--[^/]+?--([^/]+)", str(name))
-    short = (stored[1] if stored else str(name).rstrip("/").rpartition("/")[2]).lower()
+    short = (stored[1] if stored else str(name).rstrip("/").rpartition("/")[2]).lower().replace(" ", "-")
     plain = re.sub(SUFFIXES, "", short)
     for tried in dict.fromkeys((short, plain, plain.removeprefix("meta-"), plain + TEXT_ALONE)):
         if profiles.model(tried) is not None:
             model = load(tried)
-            text = f"{name} is read as the bundled {model.name}"
-            part = "; weights aren't compared: that is the config of its language model alone"
-            return model, [text + (part if model.name.endswith(TEXT_ALONE) else "")]
+            return model, [f"{name} is read as the bundled {model.name}"]
     raise PlanError(f"no bundled model for {name}", where="plan check", fix=way)
 
 
@@ -260,24 +263,34 @@ def check(file: str | Path, config: str | None = None) -> dict[str, Any]:
     """Return {engine, version, model, flags, lines, notes}: what a log's lines say, and what the planner says.
 
     Args:
-        file: start-up log of vLLM 0.6 to 0.32. config: of its model, None: found by the name that it prints.
+        file: start-up log of vLLM 0.6 to 0.32 or of llama.cpp. config: of its model, None: found by the name that it prints.
 
     Raises:
         PlanError: no such file, no line that is known, or no config for its model.
     """
     log = read(file)
     model, notes = find_model(config, log.flags)
-    found = _Check(log, model, notes, compares_weights=config is not None or not model.name.endswith(TEXT_ALONE))
+    if log.engine == "llama.cpp":
+        from planner.engines import llama_log  # noqa: PLC0415
+
+        said = llama_log.predictions(log, model, notes)
+        lines = [_judged(entry, said(entry), given=False) for entry in log.entries]
+        return _found(log, model, lines, notes)
+    whole = config is not None or not model.name.endswith(TEXT_ALONE)
+    if not whole:
+        notes.append("weights aren't compared: that is the config of its language model alone")
+    found = _Check(log, model, notes, compares_weights=whole)
     lines = [_judged(entry, found.predict(entry), given=found.given(entry)) for entry in log.entries]
     found.explain(lines)
+    return _found(log, model, lines, found.notes)
+
+
+def _found(log: Log, model: Model, lines: list[dict[str, Any]], notes: list[str]) -> dict[str, Any]:
+    """Return the JSON of a check."""
     return {
-        "engine": "vllm",
-        "version": log.version,
-        "model": model.name,
-        "flags": log.flags,
-        "lines": lines,
-        "notes": list(dict.fromkeys(found.notes)),
-    }
+        "engine": log.engine, "version": log.version, "model": model.name, "flags": log.flags, "lines": lines,
+        "notes": list(dict.fromkeys(notes)),
+    }  # fmt: skip
 
 
 def differs(found: Mapping[str, Any]) -> bool:
@@ -290,7 +303,7 @@ def _judged(entry: Entry, said: Prediction | None, *, given: bool) -> dict[str, 
     predicted = difference = None
     verdict = "given" if given else "not compared"
     if said is not None:
-        predicted = round(said.value, 4) if entry.unit == "GiB" else said.value
+        predicted = round(said.value, 4) if entry.unit in {"GiB", "MiB"} else said.value
         difference = round(100 * (entry.value / said.value - 1), 3) if said.value else None
         low, high = said.low - entry.half, said.high + entry.half
         tolerance = TOLERANCES.get(entry.quantity, 0.0)

@@ -236,10 +236,12 @@ def test_flags_and_colours() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 900), st.sampled_from([*"0129.,'{}= abx-\n", ""])), max_size=8), st.booleans())
-def test_a_damaged_log_is_checked_or_refused(changes: list[tuple[int, str]], old: bool) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 900), st.sampled_from([*"0129.,'{}= abx-\n", ""])), max_size=8), st.integers(0, 2)
+)
+def test_a_damaged_log_is_checked_or_refused(changes: list[tuple[int, str]], which: int) -> None:
     """Whatever characters are lost, there is a check or a message."""
-    text = list(OLD if old else LOGS["qwen, tp 2"][0])
+    text = list((OLD, LOGS["qwen, tp 2"][0], LLAMA_CPP["cells"][0])[which])
     for place, character in changes:
         text[place % len(text)] = character
     with TemporaryDirectory() as folder:
@@ -248,3 +250,55 @@ def test_a_damaged_log_is_checked_or_refused(changes: list[tuple[int, str]], old
         except PlanError:
             return
     assert {line["verdict"] for line in found["lines"]} <= {"agrees", "differs", "given", "not compared"}
+
+
+LLAMA_CPP: dict[str, tuple[str, list[tuple[float, float]]]] = {
+    # github.com/ollama/ollama/pull/6279: q4_0, the head in q6_k
+    "file": (
+        """build: 3500 (abc) with gcc
+        print_info: general.name     = Meta Llama 3.1 70B Instruct
+        print_info: file type   = Q4_0
+        print_info: file size   = 37.22 GiB (4.53 BPW)
+        print_info: model params     = 70.55 B""",
+        [(37.22, 37.2174), (70.55, 70.5537)],
+    ),
+    # github.com/JamePeng/llama-cpp-python/pull/1: 28 x 2 x 512 x 2,048 x 2
+    "cells": (
+        """print_info: general.name     = Qwen2.5 7B Instruct
+        llama_kv_cache: size =  112.00 MiB (  2048 cells,  28 layers,  1/1 seqs), K (f16):   56.00 MiB, V (f16):   56.00 MiB""",
+        [(112.0, 112.0)],
+    ),
+    # github.com/ikawrakow/ik_llama.cpp/pull/259: 61 x 576 x 32,768 x 34 / 32
+    "latents": (
+        """llm_load_print_meta: general.name     = DeepSeek V3
+        llama_new_context_with_model: n_ctx      = 32768
+        llama_new_context_with_model: KV self size  = 1166.62 MiB, K (q8_0): 1166.62 MiB, V (f16):    0.00 MiB""",
+        [(1166.62, 1166.625)],
+    ),
+    # github.com/ollama/ollama/pull/17037: 5 full and 29 windowed layers, 4,096 bytes a token of each
+    "windows": (
+        """print_info: general.name     = Gemma 3 4b It
+        llama_kv_cache: size = 2560.00 MiB (131072 cells,   5 layers,  1/1 seqs), K (f16): 1280.00 MiB, V (f16): 1280.00 MiB
+        llama_kv_cache: size =  174.00 MiB (  1536 cells,  29 layers,  1/1 seqs), K (f16):   87.00 MiB, V (f16):   87.00 MiB""",
+        [(2560.0, 2560.0), (174.0, 174.0)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LLAMA_CPP)
+def test_llama_cpp(name: str, tmp_path: Path) -> None:
+    """Sizes of files and caches of four loads."""
+    text, figures = LLAMA_CPP[name]
+    found = checked(tmp_path, text)
+    assert found["engine"] == "llama.cpp"
+    assert [(line["printed"], line["predicted"]) for line in found["lines"]] == figures
+    assert {line["verdict"] for line in found["lines"]} == {"agrees"}
+
+
+def test_layers_that_llama_cpp_does_not_have(tmp_path: Path) -> None:
+    """A cache of another number of layers isn't compared; one of another size differs."""
+    text, _ = LLAMA_CPP["cells"]
+    found = checked(tmp_path, text.replace("28 layers", "27 layers"))
+    assert [line["verdict"] for line in found["lines"]] == ["not compared"]
+    assert "27 layers" in found["notes"][-1]
+    assert differs(checked(tmp_path, text.replace("2048 cells", "4096 cells")))
