@@ -114,7 +114,7 @@ INFO gpu_executor.py:117] Maximum concurrency for 20000 tokens per request: 1.56
 
 
 def test_an_older_version(tmp_path: Path) -> None:
-    """Before 0.11 (github.com/vllm-project/vllm/issues/10517): blocks of 2 MiB of 3.81 GiB, and of 4 GiB of swap space."""
+    """Before 0.11 (github.com/vllm-project/vllm/issues/10517, some 0.6): blocks of 2 MiB of 3.81 GiB, and of 4 GiB of swap space."""
     found = checked(tmp_path, OLD)
     assert [(line["quantity"], line["predicted"]) for line in found["lines"]] == [
         ("weights", 14.9888), ("cache memory", None), ("blocks", 1950), ("blocks on the CPU", 2048), ("concurrency", 1.56),
@@ -160,7 +160,7 @@ def test_stages(tmp_path: Path) -> None:
     found = checked(tmp_path, alone)
     assert [line["verdict"] for line in found["lines"]] == ["agrees", "given", "not compared", "not compared"]
     assert "rank 0" in found["notes"][-1]
-    # 65.63 GiB // (16 layers x 4,096 x 16) = 67,205 blocks of 16
+    # the second stage's memory wasn't published; it is worked back from the tokens: 65.63 GiB // (16 layers x 4,096 x 16) = 67,205
     both = alone + "(Worker_PP1 pid=7) INFO Available KV cache memory: 65.63 GiB\n"
     found = checked(tmp_path, both)
     assert [line["predicted"] for line in found["lines"]] == [7.51, None, 1075280, 131.26, None]
@@ -268,7 +268,7 @@ LLAMA_CPP: dict[str, tuple[str, list[tuple[float, float]]]] = {
         llama_kv_cache: size =  112.00 MiB (  2048 cells,  28 layers,  1/1 seqs), K (f16):   56.00 MiB, V (f16):   56.00 MiB""",
         [(112.0, 112.0)],
     ),
-    # github.com/ikawrakow/ik_llama.cpp/pull/259: 61 x 576 x 32,768 x 34 / 32
+    # github.com/ikawrakow/ik_llama.cpp/pull/259, DeepSeek-R1, of V3's shape: 61 x 576 x 32,768 x 34 / 32
     "latents": (
         """llm_load_print_meta: general.name     = DeepSeek V3
         llama_new_context_with_model: n_ctx      = 32768
