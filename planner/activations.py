@@ -143,11 +143,15 @@ class _Bench:
             yield from self.relative(held)
             held += self.named()
         depth = 0
+        worked = set()
         for run in self.stack.runs:
             numbers = range(depth, depth + run.count * run.repeats)
             depth = numbers.stop
+            if run.layer in worked:  # alternating layers are runs of one each
+                continue
             here = self.place.layers if self.stack.name == "decoder" else None
             if here is None or max(numbers.start, here.start) < min(numbers.stop, here.stop):
+                worked.add(run.layer)
                 yield from self.layer(run.layer, held)
         if self.place.last:
             yield from self.heads(outside)
