@@ -8,6 +8,7 @@ Letters: D model width, A versions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from planner.blocks import Cache, Leaf, Work, linear, vector
 from planner.count import Number
@@ -21,11 +22,7 @@ class Mixture:
 
     width: int
     versions: int
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "linear"
+    work: ClassVar[Work] = "linear"
 
     @property
     def row_elements(self) -> int:

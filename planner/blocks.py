@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from planner.count import Number, least
 from planner.engines import Engine
@@ -199,6 +199,7 @@ class Attend:
     cache: Cache | None = None
     absorbed_qk: int = 0
     absorbed_v: int = 0
+    work: ClassVar[Work] = "attention"
 
     def widths(self, p: Pass, engine: Engine) -> int:
         """Return the width of query and key plus the width of a value, in this phase."""
@@ -225,11 +226,6 @@ class Attend:
         return 2 * p.batch * self.heads * self.widths(p, engine) * pairs
 
     @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
-
-    @property
     def row_elements(self) -> int:
         """Elements that one token's row brings and takes: its queries and its mixed values."""
         return self.heads * (self.qk + self.v)
@@ -252,16 +248,8 @@ class Reexpansion:
     latent: int
     expanded: int
     cache: Cache
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "linear"
-
-    @property
-    def row_elements(self) -> int:
-        """Elements that one token's row brings and takes: none of its own."""
-        return 0
+    work: ClassVar[Work] = "linear"
+    row_elements: ClassVar[int] = 0
 
     def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:  # noqa: ARG002
         """Return 2 FLOPs per multiply-add, over all kept rows of all steps."""

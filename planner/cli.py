@@ -32,7 +32,7 @@ MODEL, WORK, WIDTH, DEVICES, OUT = "Model", "Workload", "Precision", "Hardware",
 ConfigOption = Annotated[
     str | None,
     typer.Option("--config", "-c", metavar="FILE_OR_NAME", rich_help_panel=MODEL,
-                 help="config.json, a folder that holds one, or a bundled name (`plan models`)"),
+                 help="config.json, params.json or .gguf file, a folder that holds one, hf:ORG/NAME, or a bundled name (`plan models`)"),
 ]  # fmt: skip
 Assume = Annotated[
     str | None,
@@ -182,7 +182,11 @@ def main_job(  # noqa: PLR0913, PLR0917 - one for each option
 ) -> None:
     """What a transformer costs: exact parameters, weight and cache bytes, FLOPs, and generation with and without a cache.
 
-    The main job needs no sub-command:  plan --config llama3-8b   or   plan --config path/to/config.json
+    The main job needs no sub-command:
+
+    plan --config llama3-8b
+
+    plan --config path/to/config.json --batch 8 --prompt 4096
     """
     if context.invoked_subcommand is not None:
         return
@@ -303,7 +307,10 @@ def verify(
     full: Annotated[bool, typer.Option("--full", help="the twin at full size, not shrunk")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run real forward passes and check the predictions: parameters, cache bytes, FLOPs, logits. Needs planformer[measure]."""
+    """Run real forward passes and check the predictions: parameters, cache bytes, FLOPs, logits.
+
+    Needs the extra "measure".
+    """
     try:
         from measure.verify import verify as verified  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -362,7 +369,7 @@ def sweep(
         Path | None, typer.Option(metavar="FILE", help="write the table there; else it is printed as CSV")
     ] = None,
 ) -> None:
-    """Cost of a decode step and of the cache over a grid of batch sizes and contexts. Needs planformer[reports]."""
+    """Cost of a decode step and of the cache over a grid of batch sizes and contexts. Needs the extra "reports"."""
     from planner.api import load  # noqa: PLC0415
     from planner.sweep import grid, table  # noqa: PLC0415
 

@@ -6,6 +6,7 @@ Letters: D model width, H heads, K head width, k keys that a query scores, m tok
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from planner.blocks import Attend, Cache, Core, Leaf, Work, key_value_heads, linear, split, vector
 from planner.count import Number, least, tetrahedron, triangle
@@ -74,16 +75,12 @@ class CompressedAttend:
     stride: int
     chosen: int | None
     caches: tuple[Cache, ...]
+    work: ClassVar[Work] = "attention"
 
     @property
     def mask(self) -> Mask:
         """All earlier tokens are seen, though not one by one."""
         return Mask()
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
 
     @property
     def row_elements(self) -> int:
@@ -224,11 +221,7 @@ class StreamMix:
 
     streams: int
     width: int
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "linear"
+    work: ClassVar[Work] = "linear"
 
     @property
     def row_elements(self) -> int:

@@ -6,6 +6,7 @@ Letters as in `planner.blocks`; n tokens of a sequence, R rows of a table of rel
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from planner.blocks import Attention, Core, Leaf, Work
 from planner.count import Number, least
@@ -27,11 +28,7 @@ class PositionScores:
     span: int
     sides: int
     grows: bool
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
+    work: ClassVar[Work] = "attention"
 
     @property
     def row_elements(self) -> int:
@@ -63,16 +60,8 @@ class PositionProjections:
     span: int
     count: int
     grows: bool
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "linear"
-
-    @property
-    def row_elements(self) -> int:
-        """Elements that one token's row brings and takes: none."""
-        return 0
+    work: ClassVar[Work] = "linear"
+    row_elements: ClassVar[int] = 0
 
     def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:  # noqa: ARG002
         """Return 2 FLOPs per multiply-add of [R, D] x [D, H K], `count` times."""

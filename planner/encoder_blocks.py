@@ -6,6 +6,7 @@ Letters as in `planner.blocks`; n tokens of a sequence, M landmarks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from planner.blocks import Attend, Attention, Block, Cache, Core, Leaf, Part, Stored, Work, linear, vector
 from planner.count import Number, least
@@ -31,11 +32,7 @@ class LandmarkAttend:
     head: int
     landmarks: int
     iterations: int = 6
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
+    work: ClassVar[Work] = "attention"
 
     @property
     def row_elements(self) -> int:
@@ -307,11 +304,7 @@ class BlockwiseAttend:
     chosen: int
     means: bool
     block: int = 32
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
+    work: ClassVar[Work] = "attention"
 
     @property
     def row_elements(self) -> int:
@@ -390,16 +383,8 @@ class PooledAttend:
     queries: Halved
     keys: Halved
     shifted: bool
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
-
-    @property
-    def row_elements(self) -> int:
-        """Elements that one token's row brings and takes: not known by row."""
-        return 0
+    work: ClassVar[Work] = "attention"
+    row_elements: ClassVar[int] = 0
 
     def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:  # noqa: ARG002
         """Return 2 FLOPs per multiply-add over all heads and sequences."""
@@ -472,11 +457,7 @@ class DistanceAttend:
     heads: int
     head: int
     cache: Cache
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
+    work: ClassVar[Work] = "attention"
 
     @property
     def row_elements(self) -> int:
@@ -516,11 +497,7 @@ class LatentRead:
     v: int
     queries: int
     keys: int | None
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
+    work: ClassVar[Work] = "attention"
 
     @property
     def row_elements(self) -> int:
@@ -579,11 +556,7 @@ class PromptedAttend:
     heads: int
     head: int
     prompt: int
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
+    work: ClassVar[Work] = "attention"
 
     @property
     def row_elements(self) -> int:

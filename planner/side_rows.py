@@ -6,7 +6,7 @@ Letters: n tokens so far, G tokens of the model's own, b tokens of a block, H he
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from planner.blocks import Block, Cache, Core, Leaf, Work
 from planner.count import Number, least, most, tetrahedron, triangle
@@ -68,6 +68,8 @@ class OwnTokens:
     heads: int
     head: int
     tokens: int
+    work: ClassVar[Work] = "attention"
+    row_elements: ClassVar[int] = 0
 
     def pairs(self, p: Pass) -> Number:
         """Return 2 n G + G G query-key pairs of one head."""
@@ -76,16 +78,6 @@ class OwnTokens:
     def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:  # noqa: ARG002
         """Return 2 FLOPs per multiply-add of both products."""
         return 4 * p.batch * self.heads * self.head * self.pairs(p)
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
-
-    @property
-    def row_elements(self) -> int:
-        """Elements that one token's row brings and takes: they are those of the tokens' own attention."""
-        return 0
 
     def told(self, p: Pass, engine: Engine, *, dense: bool = False) -> str:  # noqa: ARG002
         """Return the factors of `flops` in words."""
@@ -146,6 +138,7 @@ class AheadStream:
     heads: int
     head: int
     ahead: int
+    work: ClassVar[Work] = "attention"
 
     def pairs(self, p: Pass) -> Number:
         """Return the query-key pairs of one head of one sequence."""
@@ -167,11 +160,6 @@ class AheadStream:
         """Return 2 FLOPs per multiply-add of both products."""
         pairs = p.new * (p.past + 2 * p.new) if dense else self.pairs(p)
         return 4 * p.batch * self.heads * self.head * pairs
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
 
     @property
     def row_elements(self) -> int:
@@ -199,6 +187,7 @@ class RelativeScores:
     heads: int
     head: int
     looked_up: bool = False
+    work: ClassVar[Work] = "attention"
 
     def distances(self, p: Pass) -> Number:
         """Return the keys that each query is scored against."""
@@ -207,11 +196,6 @@ class RelativeScores:
     def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:  # noqa: ARG002
         """Return n (2 n - 1) products of width K."""
         return 2 * p.batch * self.heads * self.head * p.new * self.distances(p)
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "attention"
 
     @property
     def row_elements(self) -> int:
@@ -236,20 +220,12 @@ class MemoryKeys:
 
     width: int
     out: int
+    work: ClassVar[Work] = "linear"
+    row_elements: ClassVar[int] = 0
 
     def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:  # noqa: ARG002
         """Return [D, N K] twice for every row of the encoder, where no cache holds them yet."""
         return 4 * self.width * self.out * p.rows("memory")
-
-    @property
-    def work(self) -> Work:
-        """The kind that its FLOPs are listed under."""
-        return "linear"
-
-    @property
-    def row_elements(self) -> int:
-        """Elements that one token's row brings and takes: none, these are the encoder's."""
-        return 0
 
     def told(self, p: Pass, engine: Engine, *, dense: bool = False) -> str:  # noqa: ARG002
         """Return the factors of `flops` in words."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from reports.units import amount, ratio, size
 
@@ -47,7 +48,7 @@ def show(found: dict[str, Any], console: Console | None = None) -> None:
     for each in found["plans"]:
         for note in each["model"]["notes"]:
             if note.startswith("ASSUMED"):
-                out.print(f"[bold yellow]{each['model']['name']}: {note}[/bold yellow]")
+                out.print(Text(f"{each['model']['name']}: {note}", "bold yellow"))
 
 
 def _cell(value: float | None, unit: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def entries(kind: Literal["models", "families", "formats"] | str) -> list[dict[str, Any]]:  # noqa: PYI051
@@ -49,5 +50,5 @@ def show(rows: list[dict[str, Any]], console: Console | None = None) -> None:
     for name in columns:
         table.add_column(name.replace("_", " "), header_style="dim", overflow="fold")
     for row in rows:
-        table.add_row(*(str(row[name]) if row[name] is not None else "-" for name in columns))
+        table.add_row(*(Text(str(row[name])) if row[name] is not None else "-" for name in columns))
     out.print(table)

@@ -31,7 +31,7 @@ def show(plan: Plan, console: Console | None = None) -> None:
             out.print(part)
     if plan.checkpoint:
         out.print("\n[bold]Checkpoint[/bold]")
-        out.print(_checkpoint(plan.checkpoint))
+        out.print(Text(_checkpoint(plan.checkpoint)))
     if plan.model["notes"]:
         out.print("\n[bold]Notes[/bold]")
         for note in plan.model["notes"]:

