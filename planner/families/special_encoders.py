@@ -32,6 +32,7 @@ from planner.topology.encoder_mixers import (
 from planner.topology.encoder_shapes import funnel, perceiver, prompted, xlnet
 from planner.topology.encoder_towers import gathered
 from planner.topology.multimodal import multimodal
+from planner.topology.reformer import reformer
 
 _roberta = tables(offset=None)
 _narrow = tables(width="embedding_size")
@@ -98,5 +99,8 @@ SPECIAL_ENCODERS: dict[str, Family] = {
         prompted, "CpmAntForCausalLM",
         {"intermediate_size": "dim_ff", "head_dim": "dim_head", "rms_norm_eps": "eps",
          "relative_attention_num_buckets": "position_bias_num_buckets"},
+    ),
+    "reformer": row(
+        reformer, "ReformerForMaskedLM", ignores=("intermediate_size", "head_dim"), classes=("ReformerModelWithLMHead",),
     ),
 }  # fmt: skip

@@ -10,6 +10,7 @@ SCAN = "the library's scan is padded or elementwise; the planner counts the sequ
 SAMPLES = "the number of samples that make 512 positions isn't unique; the planner takes the fewest"
 
 FLOPS = {
+    "blt": "where patches end depends on the data; the planner counts each byte as a patch of its own, an upper bound",
     "cohere_asr": "the reference projects the encoder's output again in every decode step",
     "speech-encoder-decoder": SAMPLES,
     "dory": "the reference's step reads a cache of that step's token alone",
@@ -30,6 +31,7 @@ FLOPS = {
 CACHES = {
     "dory": "the record's cache after a step holds that step's token alone",
     "recurrent_gemma": "the library keeps its caches in its layers; a record lists at most the recurrent states",
+    "reformer": "the library keeps numbers of buckets in 8 bytes, and none for a prompt of at most one chunk",
     "xlstm": "the library's cache object also holds a counter of tokens, 2 bytes",
 }
 """Families whose cache the reference's record doesn't have whole."""
