@@ -80,6 +80,7 @@ class Leaf:
         own_dtype: stored in this dtype whatever the model's.
         split: how tensor-parallel ranks divide it; biases of columns with them. Routed experts' copies are divided by
             expert-parallel ranks, and each expert so by the rest.
+        skips: passes that don't visit it, where its layer runs several times (Inkling 2's message gates: the first).
     """
 
     name: str
@@ -98,6 +99,7 @@ class Leaf:
     computed: int | Fraction | None = None
     further: int = 0
     split: Splits = ()
+    skips: int = 0
 
     @property
     def matrix(self) -> int:

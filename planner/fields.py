@@ -214,11 +214,13 @@ VOCABULARY: dict[str, Key] = {
     **_keys(
         "count",
         "num_layers_per_stack H_cycles L_cycles n_input_layers n_recurrent_layers n_output_layers n_recurrent_loops "
-        "unpadded_vocab_size n_layers_per_attn_res_block d_rel rel_extent sconv_kernel_size dense_mlp_idx router_hidden_size cca_time0 cca_time1",
+        "unpadded_vocab_size n_layers_per_attn_res_block d_rel rel_extent sconv_kernel_size dense_mlp_idx router_hidden_size cca_time0 cca_time1 "
+        "loop_layer_index_start loop_layer_index_end loop_num_passes loop_gate_rank",
     ),
+    **_keys("count", "num_speakers audio_hidden_size upsampling_factor", structural=False),
     **_keys("text", "recurrent_kv_cache_mode"),
     **_keys("list", "local_layer_ids"),
-    **_keys("table", "linear_attn_config"),
+    **_keys("table", "linear_attn_config loop_config"),
     **_keys(
         "count",
         "embedding_size input_embedding_size output_embedding_size num_hidden_groups inner_group_num task_type_vocab_size "
@@ -255,6 +257,21 @@ VOCABULARY: dict[str, Key] = {
     "pos_att_type": Key("any"),
     "norm_rel_ebd": Key("text", inert=("none",)),
     **_keys("list", "type_vocab_sizes languages attention_windows"),
+    **_keys("list", "attn_layers axial_pos_shape axial_pos_embds_dim"),
+    **_keys("flag", "axial_pos_embds"),
+    **_keys(
+        "count",
+        "num_hashes local_attn_chunk_length local_num_chunks_before local_num_chunks_after lsh_attn_chunk_length "
+        "feed_forward_size lsh_num_chunks_before lsh_num_chunks_after",
+    ),
+    **_keys(
+        "count",
+        "cross_attn_k hidden_size_global encoder_hash_byte_group_vocab encoder_hash_byte_group_nb_functions "
+        "local_attention_window_len",
+    ),
+    **_keys("flag", "cross_attn_all_layers patch_in_forward"),
+    **_keys("list", "encoder_hash_byte_group_size"),
+    **_keys("text", "patching_mode", structural=False),
 }
 
 SYNONYMS = {
@@ -265,6 +282,13 @@ SYNONYMS = {
 
 HARMLESS = frozenset(
     [
+        "max_patch_length",
+        "patching_batch_size",
+        "patching_threshold",
+        "axial_norm_std",
+        "chunk_size_lm_head",
+        "hash_seed",
+        "sinusoidal_pos_embds",
         "ignore_index",
         "projector_hidden_act",
         "image_seq_length",

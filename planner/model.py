@@ -88,11 +88,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` layers of one shape with weights of their own, each executed `repeats` times (ALBERT, looped models)."""
+    """`count` layers of one shape with weights of their own, each executed `repeats` times (ALBERT, looped models).
+
+    `list` is what they are called in checkpoints where a stack holds several lists; None: as the stack says.
+    """
 
     count: int
     layer: Layer
     repeats: int = 1
+    list: str | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ class Stack:
             yield 1, 1, leaf
         for run in self.runs:
             for leaf in run.layer.leaves:
-                yield run.count, run.repeats, leaf
+                yield run.count, run.repeats - leaf.skips, leaf
 
     @cached_property
     def mixtures(self) -> tuple[MixtureOfExperts, ...]:
@@ -415,11 +419,12 @@ class Model:
             before = sum(len(block.leaves()) for block in stack.front)
             for index, (name, leaf) in enumerate(stack.named):
                 put(leaf, stack, name if leaf.part == "head" else scope + name, "front" if index < before else "back")
-            first = 0
+            first, listed = 0, stack.list
             for run in stack.runs:
+                first, listed = (first, listed) if run.list in {None, listed} else (0, str(run.list))
                 for name, leaf in run.layer.named:
-                    path = f"{scope}{stack.list}.*.{name}"
-                    put(leaf, stack, path, "layers", first, run.count, run.repeats)
+                    path = f"{scope}{listed}.*.{name}"
+                    put(leaf, stack, path, "layers", first, run.count, run.repeats - leaf.skips)
                 first += run.count
         return tuple(found)
 

@@ -44,6 +44,7 @@ from planner.topology.looped import (
     smoothed_attention_2,
     two_speeds,
 )
+from planner.topology.looped2 import looped_depths, messaged_attention
 from planner.topology.recurrent import (
     adjusted_feed_forward,
     channel_delta,
@@ -480,6 +481,14 @@ HYBRIDS: dict[str, Family] = {
         {"num_experts": "n_routed_experts"},
         table_norm=True,
         mixers=smoothed_attention_2,
+        feeds=mixture(sparse=every_layer, **DEEPSEEK),
+    ),
+    "inkling2_loop_text": row(
+        looped_depths,
+        "Inkling2LoopForCausalLM",
+        {"num_experts": "n_routed_experts"},
+        table_norm=True,
+        mixers=messaged_attention,
         feeds=mixture(sparse=every_layer, **DEEPSEEK),
     ),
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 from planner.families.row import Family, row
 from planner.topology.attention import attention, every_window, late_windows
+from planner.topology.blt import blt
 from planner.topology.decoder import decoder
 from planner.topology.feed_forward import every_step, feed_forward, mixture, shared_width
 from planner.topology.gemma import gemma3n, gemma4
@@ -86,6 +87,7 @@ from planner.topology.projectors import (
 )
 from planner.topology.step import step_attention, step_experts
 from planner.topology.towers import Further, and_class, counted, every_patch, square_windows, vit, waves
+from planner.topology.transcribe import transcriber
 
 QWEN_NAMES = dict(num_hidden_layers="depth", num_attention_heads="num_heads", num_channels="in_channels")
 
@@ -163,6 +165,11 @@ TOWERS: dict[str, Family] = {
         )
         for kind in ("idefics3_vision", "smolvlm_vision")
     },
+    "nemotron3_5_transcribe_audio": row(qformer, "Nemotron3_5TranscribeAudioModel"),
+    "nemotron3_5_transcribe_asr_audio": row(qformer, "Nemotron3_5TranscribeAsrAudioModel"),
+    "nemotron3_5_transcribe_word_timestamp": row(qformer, "Nemotron3_5TranscribeWordTimestampModel"),
+    "nemotron3_diarization": row(qformer, "Nemotron3DiarizationForAudioFrameClassification"),
+    "nemotron3_diarization_audio": row(qformer, "Nemotron3DiarizationAudioModel"),
     "vibevoice_acoustic_tokenizer": row(qformer, "VibeVoiceAcousticTokenizerModel"),
     "vibevoice_diffusion": row(qformer, "VibeVoiceDiffusionHead"),
     "vibevoice_acoustic_tokenizer_encoder": row(qformer, "VibeVoiceAcousticTokenizerEncoderModel"),
@@ -179,6 +186,10 @@ TOWERS: dict[str, Family] = {
         for kind in ("granite_speech_encoder", "granite_speech_plus_encoder")
     },
     "blip_2_qformer": row(qformer, "Blip2QFormerModel"),
+    "blt_patcher": row(qformer, "BltPatcher"),
+    "blt_local_encoder": row(qformer, "BltLocalEncoder"),
+    "blt_global_transformer": row(qformer, "BltGlobalTransformer"),
+    "blt_local_decoder": row(qformer, "BltLocalDecoder"),
     "phi4_multimodal_audio": row(phi4_audio, "Phi4MultimodalAudioModel", {"num_hidden_layers": "num_blocks"}),
     "phi4_multimodal_vision": row(
         vit, "Phi4MultimodalVisionModel", epsilon="layer_norm_eps", patch_bias=True, positions=every_patch, norms="post", pooling=True,
@@ -409,6 +420,7 @@ MULTIMODAL: dict[str, Family] = {
         multimodal, "MossTranscribeDiarizeForConditionalGeneration", senses=audio(audio_merged, merged_tokens),
     ),
     "vibevoice": row(multimodal, "VibeVoiceForConditionalGeneration", senses=(), ties="text", extra=vibe_speaks),
+    "nemo_speechlm": row(transcriber, "Nemotron3_5TranscribeForConditionalGeneration"),
     "vibevoice_asr": row(multimodal, "VibeVoiceAsrForConditionalGeneration", senses=(), extra=vibe_hears),
     "qwen3_asr": row(multimodal, "Qwen3ASRForConditionalGeneration", senses=audio(audio_asr, unknown)),
     "lfm2_vl": row(
@@ -418,4 +430,5 @@ MULTIMODAL: dict[str, Family] = {
     "exaone4_5": row(
         multimodal, "Exaone4_5_ForConditionalGeneration", senses=(QWEN_VISION,), aliases={"exaone4_5_text": "exaone4"},
     ),
+    "blt": row(blt, "BltForCausalLM", ignores=("patch_size", "max_position_embeddings", "rope_parameters")),
 }  # fmt: skip
