@@ -1,4 +1,4 @@
-"""Fills the README's outputs from real runs: `python -m tests.readme` rewrites them, a test asserts that they are true."""
+"""Fills the outputs in README.md and docs/questions.md from real runs: `python -m tests.readme`; a test asserts that they are true."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
+QUESTIONS = README.parent / "docs" / "questions.md"
 BLOCK = re.compile(r"(<!-- output: (.+?) -->\n```text\n).*?(```\n)", re.DOTALL)
 
 
@@ -30,4 +31,5 @@ def filled(text: str, only: str = "") -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(filled(README.read_text()))
+    for page in (README, QUESTIONS):
+        page.write_text(filled(page.read_text()))

@@ -141,3 +141,10 @@ def test_the_readme_shows_what_the_commands_print() -> None:
     assert len(shown) == 3
     assert readme.filled(text, only="--config llama3-8b.json") == text
     assert readme.filled(text, only="compare") == text
+
+
+def test_the_questions_are_answered_with_what_the_commands_print() -> None:
+    """docs/questions.md (python -m tests.readme)."""
+    text = readme.QUESTIONS.read_text()
+    assert len(readme.BLOCK.findall(text)) == 10
+    assert readme.filled(text) == text
