@@ -686,15 +686,19 @@ class Config:
         return value
 
     def scaled(self, key: str, default: Any, by: int) -> int:
+        """Return a width times the factor under a key, as a whole number of at least 1."""
+        return int(self.widened(key, default, by))
+
+    def widened(self, key: str, default: Any, by: int) -> float:
         """Return a width times the factor under a key, which must make at least 1."""
-        found = self.number(key, default, above=0) * by
+        found: float = self.number(key, default, above=0) * by
         if not 1 <= found <= LARGEST:
             raise PlanError(
                 f"found {_shown(self.raw(key, default))}, which makes a width of {found:g}; allowed are 1 to {LARGEST:,}",
                 where=self.where(key),
                 fix=self._set_hint(key),
             )
-        return int(found)
+        return found
 
     def entry(self, key: str, table: Mapping[str, Any], name: str, default: float = 0.0) -> float:
         """Return a finite number out of a table that stands under a key, `default` where it is missing or null."""

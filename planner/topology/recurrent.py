@@ -297,7 +297,7 @@ def _rounded(value: float, multiple: int) -> int:
 def rounded_feed_forward(c: Config, _request: Request, layers: int) -> list[Block | None]:
     """Make xLSTM's feed-forward blocks, whose width is a rounded multiple of D."""
     width = c.count("hidden_size")
-    hidden = _rounded(width * c.number("ffn_proj_factor"), c.count("ffn_round_up_to_multiple_of"))
+    hidden = _rounded(c.widened("ffn_proj_factor", REQUIRED, width), c.count("ffn_round_up_to_multiple_of"))
     return [FeedForward(width, hidden, name="ffn")] * layers
 
 
@@ -305,10 +305,11 @@ def adjusted_feed_forward(c: Config, _request: Request, layers: int) -> list[Blo
     """Make LFM2's feed-forward blocks: two thirds of the given width, times a factor, rounded up."""
     hidden = c.count("block_ff_dim", None) or c.count("intermediate_size")
     c.ignore("intermediate_size")
-    factor, multiple = c.number("block_ffn_dim_multiplier", None), c.count("block_multiple_of")
+    multiple = c.count("block_multiple_of")
     if c.flag("block_auto_adjust_ff_dim", True):
         hidden = 2 * hidden // 3
-        hidden = hidden if factor is None else _rounded(int(factor * hidden), multiple)
+        given = c.number("block_ffn_dim_multiplier", None)
+        hidden = hidden if given is None else _rounded(c.scaled("block_ffn_dim_multiplier", None, hidden), multiple)
     return [FeedForward(c.count("hidden_size"), hidden, name="feed_forward")] * layers
 
 
