@@ -41,7 +41,10 @@ def _keys(holds: Any, names: str, *, structural: bool = True) -> dict[str, Key]:
 
 
 VOCABULARY: dict[str, Key] = {
-    **_keys("layers", "num_hidden_layers encoder_layers decoder_layers num_nextn_predict_layers"),
+    **_keys(
+        "layers",
+        "num_hidden_layers num_hidden_groups inner_group_num encoder_layers decoder_layers num_nextn_predict_layers",
+    ),
     **_keys(
         "count",
         "hidden_size vocab_size intermediate_size num_attention_heads num_key_value_heads head_dim "
@@ -223,7 +226,7 @@ VOCABULARY: dict[str, Key] = {
     **_keys("table", "linear_attn_config loop_config"),
     **_keys(
         "count",
-        "embedding_size input_embedding_size output_embedding_size num_hidden_groups inner_group_num task_type_vocab_size "
+        "embedding_size input_embedding_size output_embedding_size task_type_vocab_size "
         "max_2d_position_embeddings entity_vocab_size entity_emb_size pronunciation_embed_dim pronunciation_vocab_size "
         "shape_embed_dim shape_vocab_size q_groups k_groups v_groups post_attention_groups intermediate_groups "
         "output_groups head_ratio conv_kernel_size num_groups intra_bottleneck_size num_feedforward_networks "
