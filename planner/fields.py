@@ -36,6 +36,9 @@ class Key(NamedTuple):
     inert: tuple[Any, ...] = ()
 
 
+NOTHING = Key("any")
+
+
 def _keys(holds: Any, names: str, *, structural: bool = True) -> dict[str, Key]:
     return {name: Key(holds, structural) for name in names.split()}
 
@@ -90,7 +93,7 @@ VOCABULARY: dict[str, Key] = {
         "pooling_kernel_size",
     ),
     **_keys("flag", "attention_k_eq_v use_double_wide_mlp enable_moe_block standardize"),
-    **_keys("text", "use_bidirectional_attention", structural=False),
+    "use_bidirectional_attention": Key("text", inert=("vision",)),  # among an image's tokens: no text pass changes
     **_keys("count", "window_size mm_tokens_per_image vision_soft_tokens_per_image", structural=False),
     **_keys("flag", "multimodal_projector_bias projector_bias projector_use_layernorm vision_use_head"),
     **_keys("number", "mlp_ratio pixel_shuffle_ratio", structural=False),
@@ -374,7 +377,6 @@ HARMLESS = frozenset(
         "topk_method",
         "torch_dtype",
         "transformers_version",
-        "use_bidirectional_attention",
         "use_cache",
         "use_weighted_layer_sum",
         "aux_loss_coef",
@@ -844,18 +846,25 @@ class Config:
         Raises:
             PlanError: one of them changes sizes in another family, and its value is not without effect.
         """
-        left = [key for key in self.values if key not in self.read and not harmless(key)]
+        left = [key for key in self.values if key not in self.read]
         for key in left:
             known = VOCABULARY.get(key)
             value = self.values[key]
-            if known and known.structural and value and value not in known.inert:
+            if (
+                known and known.structural and value and value not in known.inert
+            ):  # whatever `harmless` makes of its name
                 raise PlanError(
                     f"found {_shown(value)}, but the family {self.family!r} doesn't read this key, and it changes sizes "
                     "in others",
                     where=f"{self.source}, {self.scope}{key}",
                     fix=f"remove it, or set it to null if it has no effect (--set {self.scope}{key}=null), or choose another family with --assume",
                 )
-        found = [self.scope + key for key in left if self.values[key] not in (None, False, [], {}, "")]
+        found = [
+            self.scope + key
+            for key in left
+            if not harmless(key)
+            and self.values[key] not in (None, False, [], {}, "", *VOCABULARY.get(key, NOTHING).inert)
+        ]
         inside = (inner.unread() for inner in self.below if inner.read is not self.read)
         return [*found, *(key for keys in inside for key in keys)]
 

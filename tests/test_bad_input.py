@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import planner
+import profiles
 from tests.test_known_figures import SNIPPET
 
 LLAMA = {"model_type": "llama", **SNIPPET}
@@ -120,6 +121,19 @@ def test_a_key_that_nothing_reads_is_a_note_and_under_strict_refused() -> None:
     odd = LLAMA | {"frobnication_level": 3}
     assert "keys that nothing read: frobnication_level" in planner.plan(odd).model["notes"]
     assert "nothing reads frobnication_level" in refused(odd, strict=True)
+
+
+def test_a_decoder_that_is_told_to_see_both_ways_is_refused() -> None:
+    """EmbeddingGemma's switch makes an encoder of Gemma 3: no cache, other pairs; it must not be planned as a decoder."""
+    gemma = (profiles.model("gemma3-270m") or {})["config"]
+    assert "use_bidirectional_attention: found True, but the family" in refused(
+        gemma | {"use_bidirectional_attention": True}
+    )
+
+
+def test_no_name_hides_a_key_that_changes_sizes() -> None:
+    """`output_` starts harmless keys, but output_vocab_size changes the head of another family."""
+    assert "output_vocab_size: found 8, but the family 'llama'" in refused(LLAMA | {"output_vocab_size": 8})
 
 
 def test_two_spellings_that_disagree() -> None:
