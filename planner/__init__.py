@@ -8,7 +8,7 @@ from planner.model import Model
 from planner.plan import Plan
 
 if TYPE_CHECKING:
-    from planner.engines.vllm import engine_capacity
+    from planner.engines.capacity import engine_capacity
 
 __all__ = ["Model", "Plan", "PlanError", "engine_capacity", "load", "plan"]
 
@@ -16,7 +16,7 @@ __all__ = ["Model", "Plan", "PlanError", "engine_capacity", "load", "plan"]
 def __getattr__(name: str) -> Any:
     """Import what a plan alone doesn't need only when it is asked for."""
     if name == "engine_capacity":
-        from planner.engines.vllm import engine_capacity  # noqa: PLC0415
+        from planner.engines.capacity import engine_capacity  # noqa: PLC0415
 
         return engine_capacity
     raise AttributeError(f"module 'planner' has no attribute {name!r}")

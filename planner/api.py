@@ -14,7 +14,7 @@ from planner.plan import Plan, make_plan
 from planner.precision import resolve
 from planner.workload import workload
 
-MODEL_OPTIONS = ("engine", "assume", "set", "mtp", "strict")
+MODEL_OPTIONS = ("engine", "engine_set", "assume", "set", "mtp", "strict")
 LARGEST_COUNT = 2**40
 
 
@@ -22,6 +22,7 @@ def load(
     config: str | Path | Mapping[str, Any],
     *,
     engine: str = "ideal",
+    engine_set: Mapping[str, Any] | tuple[str, ...] | list[str] = (),
     assume: str | None = None,
     set: Mapping[str, Any] | tuple[str, ...] | list[str] = (),  # noqa: A002
     mtp: bool = False,
@@ -31,7 +32,7 @@ def load(
 
     Args:
         config: path of a config.json or of its folder, a bundled name, or a dict.
-        engine: whose rules.
+        engine: whose rules, "@version" may follow. engine_set: flags of it, as `set`: {"max_num_seqs": 256}.
         assume: family to read an unknown model_type as.
         set: values to change first, as "key=value" texts or as a mapping.
         mtp: count multi-token-prediction layers.
@@ -40,9 +41,8 @@ def load(
     Raises:
         PlanError: the config can't be planned; the message says which field, and what to do.
     """
-    texts = tuple(f"{k}={_json(v)}" for k, v in set.items()) if isinstance(set, Mapping) else tuple(set)
-    rules = engine_by_name(engine)
-    return describe(config, engine=rules, assume=assume, settings=texts, mtp=mtp, strict=strict)
+    rules = engine_by_name(engine, _texts(engine_set))
+    return describe(config, engine=rules, assume=assume, settings=_texts(set), mtp=mtp, strict=strict)
 
 
 def plan(config: str | Path | Mapping[str, Any] | Model, **options: Any) -> Plan:
@@ -52,7 +52,7 @@ def plan(config: str | Path | Mapping[str, Any] | Model, **options: Any) -> Plan
         config: path, bundled name, dict or loaded model.
         **options: batch, prompt, generate, source, prefix (tokens), global_tokens, capacity_factor, images, audio_seconds,
             dtype, weights,
-            cache_dtype, state_dtype, engine, assume, set, mtp, strict, hardware, gpus, tp, pp, ep, dp, cp; as in `plan --help`.
+            cache_dtype, state_dtype, engine, engine_set, assume, set, mtp, strict, hardware, gpus, tp, pp, ep, dp, cp; as in `plan --help`.
 
     Raises:
         PlanError: anything that a person can get wrong.
@@ -147,6 +147,13 @@ def _count(option: str, value: Any, low: int) -> None:
 
 def _real(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _texts(settings: Mapping[str, Any] | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """Return "key=value" texts of a mapping, or the texts themselves."""
+    if isinstance(settings, Mapping):
+        return tuple(f"{key}={_json(value)}" for key, value in settings.items())
+    return tuple(settings)
 
 
 def _json(value: Any) -> str:

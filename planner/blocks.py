@@ -167,16 +167,25 @@ class Cache:
     split: Splits = ()
 
     def kept(self, tokens: Number, engine: Engine) -> Number:
-        """Return the rows kept after `tokens` tokens under an engine's rules."""
+        """Return the rows that may be read after `tokens` tokens under an engine's rules."""
         limit = self.window or self.chunk
         return (tokens if limit is None else least(tokens, limit - engine.window_margin)) // self.stride
 
+    def stored(self, tokens: Number, engine: Engine) -> Number:
+        """Return the rows that an engine holds memory for, in whole blocks, after `tokens` tokens."""
+        if self.kind == "state":
+            return self.kept(tokens, engine)
+        limit, slack = self.window or self.chunk, engine.window_slack
+        bounded = limit is not None and slack is not None
+        rows = (least(tokens, limit - engine.window_margin + slack) if bounded else tokens) // self.stride  # type: ignore[operator]
+        return -(-rows // engine.block_tokens) * engine.block_tokens
+
     def elements(self, tokens: Number, engine: Engine) -> Number:
-        """Return the elements kept of one sequence after `tokens` tokens (a cross cache: source positions)."""
+        """Return the elements stored of one sequence after `tokens` tokens (a cross cache: source positions)."""
         if self.stride == 1:
-            return self.fixed + self.row * self.kept(tokens, engine)
+            return self.fixed + self.row * self.stored(tokens, engine)
         started = tokens >= self.stride
-        return self.fixed * started + self.row * self.kept(tokens, engine) + self.tail * (tokens % self.stride)
+        return self.fixed * started + self.row * self.stored(tokens, engine) + self.tail * (tokens % self.stride)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,15 @@ Strict = Annotated[
 EngineOption = Annotated[
     str,
     typer.Option(
-        metavar="NAME", rich_help_panel=MODEL, help="whose rules: ideal (the published checkpoint), transformers"
+        metavar="NAME",
+        rich_help_panel=MODEL,
+        help="whose rules: ideal (the published checkpoint), transformers, vllm, sglang, trtllm, llama.cpp; @version may follow",
+    ),
+]
+EngineSet = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FLAG=VALUE", rich_help_panel=MODEL, help="a flag of the engine, by its own name; may be repeated"
     ),
 ]
 Batch = Annotated[int, typer.Option(metavar="SEQUENCES", rich_help_panel=WORK, help="sequences at once")]
@@ -155,6 +163,7 @@ def main_job(  # noqa: PLR0913, PLR0917 - one for each option
     mtp: Mtp = False,
     strict: Strict = False,
     engine: EngineOption = "ideal",
+    engine_set: EngineSet = None,
     batch: Batch = 1,
     prompt: Prompt = None,
     generate: Generate = None,
@@ -196,7 +205,15 @@ def main_job(  # noqa: PLR0913, PLR0917 - one for each option
         )
     from planner.api import load, plan  # noqa: PLC0415
 
-    model = load(config, engine=engine, assume=assume, set=tuple(set_ or ()), mtp=mtp, strict=strict)
+    model = load(
+        config,
+        engine=engine,
+        engine_set=tuple(engine_set or ()),
+        assume=assume,
+        set=tuple(set_ or ()),
+        mtp=mtp,
+        strict=strict,
+    )
     made = plan(
         model, batch=batch, prompt=prompt, generate=generate, source=source, prefix=prefix, global_tokens=global_tokens,
         capacity_factor=capacity_factor, images=images, audio_seconds=audio_seconds, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype,
@@ -230,6 +247,7 @@ def compare(
     prompt: Prompt = None,
     generate: Generate = None,
     engine: EngineOption = "ideal",
+    engine_set: EngineSet = None,
     dtype: Dtype = None,
     weights: WeightFormat = None,
     cache_dtype: CacheDtype = None,
@@ -239,7 +257,7 @@ def compare(
     from planner.compare import compare as compared  # noqa: PLC0415
 
     found = compared(
-        configs, batch=batch, prompt=prompt, generate=generate, engine=engine, dtype=dtype, weights=weights,
+        configs, batch=batch, prompt=prompt, generate=generate, engine=engine, engine_set=tuple(engine_set or ()), dtype=dtype, weights=weights,
         cache_dtype=cache_dtype,
     )  # fmt: skip
     if as_json:
@@ -265,6 +283,7 @@ def fit(  # noqa: PLR0913, PLR0917 - one for each option
     mtp: Mtp = False,
     strict: Strict = False,
     engine: EngineOption = "ideal",
+    engine_set: EngineSet = None,
     batch: Batch = 1,
     prompt: Prompt = None,
     generate: Generate = None,
@@ -283,7 +302,7 @@ def fit(  # noqa: PLR0913, PLR0917 - one for each option
 
     found = fitted(
         config, hardware=hardware, gpus=gpus, tp=tp, pp=pp, ep=ep, dp=dp, cp=cp, assume=assume, set=tuple(set_ or ()), mtp=mtp,
-        strict=strict, engine=engine, batch=batch, prompt=prompt, generate=generate, source=source, images=images,
+        strict=strict, engine=engine, engine_set=tuple(engine_set or ()), batch=batch, prompt=prompt, generate=generate, source=source, images=images,
         audio_seconds=audio_seconds, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype,
     )  # fmt: skip
     if as_json:
@@ -364,6 +383,7 @@ def sweep(
         str, typer.Option("--context", metavar="A,B,... or A:B:STEP", help="tokens in each sequence")
     ] = "1024,4096,16384",
     engine: EngineOption = "ideal",
+    engine_set: EngineSet = None,
     cache_dtype: CacheDtype = None,
     csv: Annotated[
         Path | None, typer.Option(metavar="FILE", help="write the table there; else it is printed as CSV")
@@ -373,7 +393,7 @@ def sweep(
     from planner.api import load  # noqa: PLC0415
     from planner.sweep import grid, table  # noqa: PLC0415
 
-    model = load(config, engine=engine)
+    model = load(config, engine=engine, engine_set=tuple(engine_set or ()))
     found = table(model, grid(batch, "--batch"), grid(context_, "--context"), cache_dtype=cache_dtype)
     text = found.to_csv(index=False)
     if csv is None:

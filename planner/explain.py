@@ -139,7 +139,7 @@ def _caches(model: Model, plan: Plan, work: Workload) -> Iterator[str]:
             continue
         tokens = work.source if cache.kind == "cross" else work.context
         bits = element_bits(plan.precision["state" if cache.kind == "state" else "cache"])
-        rows = cache.kept(tokens, model.engine)
+        rows = cache.stored(tokens, model.engine)
         limit = f" of {tokens:,} (window {cache.window or cache.chunk:,})" if (cache.window or cache.chunk) else ""
         fixed = f" + {cache.fixed:,} fixed elements" * bool(cache.fixed)
         total = layers * work.batch * cache.elements(tokens, model.engine) * bits / 8

@@ -129,7 +129,7 @@ def _cache(model: Model, work: Workload, precision: Precision, engine: Engine) -
     parts = {"self": 0, "cross": 0, "state": 0}
     layers: list[int] = []
     per_token = Fraction(0)
-    step = lcm(*(cache.stride for cache in decoder.caches)) if decoder else 1
+    step = lcm(*(cache.stride for cache in decoder.caches)) * engine.block_tokens if decoder else 1
     for run in decoder.runs if decoder else ():
         slot = 0
         owned = [cache for cache in run.layer.caches if cache.owner]

@@ -460,7 +460,7 @@ def _cache_piece(
     bits = element_bits(precision.state if cache.kind == "state" else precision.cache)
     tokens = work.source if cache.kind == "cross" else work.context
     sequences = -(-work.batch // (parallel.dp * parallel.attention_groups))
-    kept = cache.kept(tokens, model.engine)
+    kept = cache.stored(tokens, model.engine)
     rest = cache.elements(tokens, model.engine) - cache.row * kept
     total = rest + cache.row * -(-kept // parallel.cp)
     per = cache.row or cache.fixed

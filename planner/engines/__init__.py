@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from planner.errors import PlanError
 
@@ -27,16 +30,24 @@ class Engine:
     """The rules of one program.
 
     Attributes:
-        name: as in `--engine`.
+        name: as in `--engine`. version: as asked, or the newest whose rules are known; "" where it doesn't matter.
         window_margin: rows fewer than the window that a sliding layer keeps between passes.
         absorbs_latents: a decode step scores MLA's latents directly; else it expands the whole context again.
         quirks: keys of `QUIRKS` that it has.
+        block_tokens: rows of a sequence are stored in whole blocks of so many.
+        window_slack: rows that a layer stores beyond its window, for the prompts' chunks; None: windows are in the mask only,
+            and all rows are stored.
+        flags: what it is started with, after defaults; its module's `Flags`.
     """
 
     name: str
+    version: str = ""
     window_margin: int = 0
     absorbs_latents: bool = True
     quirks: frozenset[str] = frozenset()
+    block_tokens: int = 1
+    window_slack: int | None = 0
+    flags: Any = None
 
 
 IDEAL = Engine("ideal")
@@ -47,17 +58,31 @@ TRANSFORMERS = Engine("transformers", window_margin=1, absorbs_latents=False, qu
 
 ENGINES = {engine.name: engine for engine in (IDEAL, TRANSFORMERS)}
 
+SERVING = {"vllm": "planner.engines.vllm"}
+"""Programs that serve, and the modules that know their rules: `engine(version, settings)`, `capacity`, `reserve`."""
 
-def engine_by_name(name: str) -> Engine:
+
+def engine_by_name(text: str, settings: Sequence[str] = ()) -> Engine:
     """Return an engine.
 
+    Args:
+        text: its name, "@version" may follow. settings: flags that it is started with, "name=value", by its own names.
+
     Raises:
-        PlanError: it is not one whose rules are known.
+        PlanError: it is not one whose rules are known, or has no such version or flag.
     """
+    name, _, version = text.partition("@")
+    if name in SERVING:
+        found: Engine = import_module(SERVING[name]).engine(version, settings)
+        return found
     if name not in ENGINES:
         raise PlanError(
-            f"no rules for the engine {name!r}; known: {', '.join(ENGINES)}",
+            f"no rules for the engine {name!r}; known: {', '.join((*ENGINES, *SERVING))}",
             where="--engine",
             fix="choose one of these",
         )
+    if version:
+        raise PlanError(f"found {text!r}, but {name} has one version only", where="--engine", fix=f"say {name}")
+    if settings:
+        raise PlanError(f"{name} is not started with flags", where="--engine-set", fix="leave it out")
     return ENGINES[name]

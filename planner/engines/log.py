@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import profiles
 from planner.api import load
 from planner.blocks import Attention, Block, LatentAttention
-from planner.engines.vllm import NEWEST, OLDEST, engine_capacity
+from planner.engines.capacity import engine_capacity
+from planner.engines.vllm import NEWEST, OLDEST
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import Precision, canonical, element_bits, resolve

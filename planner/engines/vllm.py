@@ -14,14 +14,15 @@ Rules are as in vLLM 0.32.0, read and run there (tests/engines); what older vers
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from planner.api import load
 from planner.blocks import Attention, Block, LatentAttention
+from planner.engines import Engine
+from planner.engines.capacity import Asked, Device
+from planner.engines.serving import parse
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import canonical, element_bits, resolve
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from planner.recurrent import DeltaRule, LightningAttention, Mamba, Mamba2, ShortConvolution
 
 Kind = Literal["full", "sliding", "chunked", "latent", "mamba", "cross"]
-Device = Literal["cpu", "cuda"]
 
 OLDEST, NEWEST = (0, 11), (0, 32)
 """Versions whose rules are known; read in 0.11, 0.15, 0.19 to 0.22, 0.24 to 0.30 and 0.32."""
+
+NEWEST_TEXT = ".".join(map(str, NEWEST))
 
 BLOCK_TOKENS = {"cpu": 128, "cuda": 16}
 """Tokens of a block by default. A CPU without AMX tiles has 16 for latents."""
@@ -106,6 +108,29 @@ def _rules(version: tuple[int, int]) -> Rules:
 
 
 class Flags(NamedTuple):
+    """Flags that change memory, by vLLM's names; None: the version's default."""
+
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    block_size: int | None = None
+    enforce_eager: bool = False
+    enable_prefix_caching: bool | None = None
+
+
+def engine(version: str, settings: Sequence[str]) -> Engine:
+    """Return vLLM as a plan sees it: rows in whole blocks, windows with room for the chunks of prompts."""
+    flags = parse(Flags, "vllm", settings)
+    _version(version or NEWEST_TEXT)
+    slack = flags.max_num_batched_tokens or BATCHED_TOKENS["cuda"]
+    return Engine(
+        "vllm", version or NEWEST_TEXT, window_margin=1, block_tokens=flags.block_size or BLOCK_TOKENS["cuda"],
+        window_slack=slack, flags=flags,
+    )  # fmt: skip
+
+
+class Started(NamedTuple):
     """What an engine is started with, after defaults.
 
     Attributes:
@@ -158,7 +183,7 @@ class Spec:
         family = "full" if self.kind == "latent" else self.kind
         return family, self.block, self.span, self.page_bytes if self.kind == "mamba" else 0
 
-    def blocks(self, flags: Flags) -> int:
+    def blocks(self, flags: Started) -> int:
         """Return the blocks of a request of max_model_len."""
         longest = flags.max_model_len
         match self.kind:
@@ -178,86 +203,36 @@ Layers = list[tuple[int, Spec]]
 """Specs of caches, with the numbers of their layers."""
 
 
-def engine_capacity(
-    config: str | Path | Mapping[str, Any] | Model,
-    *,
-    engine: str = "vllm",
-    version: str = "0.32.0",
-    device: str = "cuda",
-    cache_memory_bytes: int,
-    max_model_len: int | None = None,
-    max_num_seqs: int | None = None,
-    block_size: int | None = None,
-    cache_dtype: str | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    max_num_batched_tokens: int | None = None,
-    dtype: str | None = None,
-    state_dtype: str | None = None,
-    prefix_caching: bool | None = None,
-) -> dict[str, Any]:
-    """Return what an engine reports for an amount of cache memory on each device.
-
-    Args:
-        config: path, bundled name, dict or loaded model.
-        engine: "vllm". version: of it, 0.11 to 0.32. device: "cpu" or "cuda".
-        cache_memory_bytes: for the cache, on each rank ("Available KV cache memory").
-        max_model_len: default: the config's positions. max_num_seqs: bounds the tokens of a step by default.
-        block_size: tokens of a block, default: by device and model. cache_dtype: of rows, default: the model's dtype.
-        tp, pp: ranks that share heads, and layers. max_num_batched_tokens: of a step, default: by device.
-        dtype, state_dtype: of the model and of recurrent states, defaults: the config's (fp32 is cast to 16 bits).
-        prefix_caching: default: as the version does; it matters for models with recurrent states only.
-
-    Returns:
-        tokens, concurrency: as printed. blocks: of the pool. block_size: the smallest of all groups.
-        bytes_per_token: of a token's rows in all layers of the fullest rank.
-        groups: layers, kind, block_size, page_bytes (of its first layer), of the fullest rank.
-
-    Raises:
-        PlanError: no such engine, version or device; a cache that it has no spec for; less memory than one request needs.
-
-    >>> engine_capacity("llama3-8b", cache_memory_bytes=2**30, max_model_len=4096)["tokens"]
-    8192
-    """
-    if engine != "vllm":
-        raise PlanError(f"found {engine!r}, allowed is vllm", where="engine", fix="no other engine's log is modelled")
-    if device not in BLOCK_TOKENS:
-        raise PlanError(f"found {device!r}, allowed are cpu and cuda", where="device", fix="choose one of these")
-    counts = {
-        "cache_memory_bytes": cache_memory_bytes, "max_model_len": max_model_len, "max_num_seqs": max_num_seqs,
-        "block_size": block_size, "tp": tp, "pp": pp, "max_num_batched_tokens": max_num_batched_tokens,
-    }  # fmt: skip
-    for name, value in counts.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise PlanError(f"found {value!r}, a whole number from 1 is needed", where=name, fix="correct it")
-    number = _version(version)
+def capacity(model: Model, asked: Asked) -> dict[str, Any]:
+    """Return what vLLM reports for an amount of cache memory; as `planner.engine_capacity`."""
+    number = _version(asked.version or NEWEST_TEXT)
     rules = _rules(number)
-    model = config if isinstance(config, Model) else load(config)
+    device, tp, pp = asked.device, asked.tp, asked.pp
     ranks = tp * pp
-    longest = max_model_len or model.positions or UNKNOWN_LENGTH
+    longest = asked.max_model_len or model.positions or UNKNOWN_LENGTH
     chunks_prefill = model.kind != "encoder-decoder"
     step = BATCHED_TOKENS[device] * (ranks if device == "cpu" else 1)
-    seats = max_num_seqs or SEQUENCES[device] * (ranks if device == "cpu" else 1)
-    batched = max_num_batched_tokens or min(seats * longest, step if chunks_prefill else max(step, longest))
+    seats = asked.max_num_seqs or SEQUENCES[device] * (ranks if device == "cpu" else 1)
+    batched = asked.max_num_batched_tokens or min(seats * longest, step if chunks_prefill else max(step, longest))
     batches = pp + (device == "cuda") if rules.flies else 1  # on GPUs the next batch is scheduled while one runs
-    widths = _widths(model, rules, device, dtype, cache_dtype, state_dtype)  # type: ignore[arg-type]
-    cached = rules.caches_prefixes if prefix_caching is None else prefix_caching
-    flags = Flags(device, longest, batched, batched * batches, tp, cached, *widths)  # type: ignore[arg-type]
+    widths = _widths(model, rules, asked)
+    cached = rules.caches_prefixes if asked.prefix_caching is None else asked.prefix_caching
+    flags = Started(device, longest, batched, batched * batches, tp, cached, *widths)
     stages, layers = _layers(model, flags, pp)
     if not layers:
         raise PlanError(
             f"{model.family} keeps no cache between steps, so that there is nothing to print", where=model.source
         )
-    specs = _sized([spec for _, spec in layers], rules, flags, block_size, number)
+    specs = _sized([spec for _, spec in layers], rules, flags, asked.block_size, number)
     groups = _groups([(layer, spec) for (layer, _), spec in zip(layers, specs, strict=True)], rules)
     stage = max(stages, key=lambda part: _pool_bytes(_share(groups, part)))
     held = _share(groups, stage)
     pool = _pool_bytes(held)
-    blocks = cache_memory_bytes // pool
+    blocks = asked.cache_memory_bytes // pool
     request = sum(max(spec.blocks(flags) for _, spec in group) for group in groups)
     if blocks - rules.keeps_null < request:
         raise PlanError(
-            f"found {cache_memory_bytes:,}, but one request of {longest:,} tokens needs {(request + rules.keeps_null) * pool:,}",
+            f"found {asked.cache_memory_bytes:,}, but one request of {longest:,} tokens needs {(request + rules.keeps_null) * pool:,}",
             where="cache_memory_bytes",
             fix="vLLM doesn't start; give more, or a smaller max_model_len",
         )
@@ -293,14 +268,12 @@ def _version(text: str) -> tuple[int, int]:
     return found
 
 
-def _widths(
-    model: Model, rules: Rules, device: Device, dtype: str | None, cache_dtype: str | None, state_dtype: str | None
-) -> tuple[int, int, int]:
+def _widths(model: Model, rules: Rules, asked: Asked) -> tuple[int, int, int]:
     """Return the bits of a cache element, of the model's dtype and of an element of a recurrent state."""
     stored = canonical(model.dtype, f"{model.source}, torch_dtype") if model.dtype else "bf16"
-    dtype, state_dtype = (None if each == "auto" else each for each in (dtype, state_dtype))
+    dtype, state_dtype = (None if each == "auto" else each for each in (asked.dtype, asked.state_dtype))
     own = dtype or ("bf16" if stored == "fp32" else stored)
-    precision = resolve(model, dtype=own, cache_dtype=cache_dtype)
+    precision = resolve(model, dtype=own, cache_dtype=asked.cache_dtype)
     if precision.cache not in CACHE_DTYPES:
         allowed = ", ".join(CACHE_DTYPES)
         raise PlanError(
@@ -308,13 +281,13 @@ def _widths(
         )
     own = precision.activations
     states = canonical(state_dtype or model.state_dtype or own, "state_dtype")
-    if device == "cpu" and rules.wide_states:
+    if asked.device == "cpu" and rules.wide_states:
         states = "fp32"
     row, plain, state = (int(element_bits(name)) for name in (precision.cache, own, states))
     return row, plain, state
 
 
-def _layers(model: Model, flags: Flags, pp: int) -> tuple[list[range], Layers]:
+def _layers(model: Model, flags: Started, pp: int) -> tuple[list[range], Layers]:
     """Return the layers of each stage, and the specs of all caches in order."""
     from planner.shard import stages  # noqa: PLC0415
 
@@ -333,7 +306,7 @@ def _layers(model: Model, flags: Flags, pp: int) -> tuple[list[range], Layers]:
     return stages(depth, pp), found
 
 
-def _specs(block: Block, model: Model, flags: Flags) -> Iterator[Spec]:
+def _specs(block: Block, model: Model, flags: Started) -> Iterator[Spec]:
     """Yield the specs of what a block remembers; those without a block size take the engine's."""
     from planner import recurrent as mixers  # noqa: PLC0415
 
@@ -369,7 +342,7 @@ def _specs(block: Block, model: Model, flags: Flags) -> Iterator[Spec]:
             )
 
 
-def _rows(block: Attention, model: Model, flags: Flags) -> Spec:
+def _rows(block: Attention, model: Model, flags: Started) -> Spec:
     """Return the spec of keys and values: whole heads on each rank, repeated where there are fewer than ranks."""
     (cache,) = block.caches()
     heads = block.cached_heads or block.kv_heads
@@ -385,7 +358,7 @@ def _rows(block: Attention, model: Model, flags: Flags) -> Spec:
     return Spec(kind, (own, block.head, block.value or block.head), row, span=cache.window or cache.chunk or 0)
 
 
-def _latents(block: LatentAttention, flags: Flags) -> Iterator[Spec]:
+def _latents(block: LatentAttention, flags: Started) -> Iterator[Spec]:
     """Yield the spec of latents, whole on every rank, and that of an indexer's keys."""
     latent, *keys = block.caches()
     kind: Kind = "sliding" if latent.window else "latent"
@@ -395,7 +368,7 @@ def _latents(block: LatentAttention, flags: Flags) -> Iterator[Spec]:
         yield Spec("latent", (1, head), head + 4 * (head // INDEXER_GROUP), block=INDEXER_KERNEL_TOKENS)
 
 
-def _state(block: Mamba | Mamba2 | DeltaRule | LightningAttention | ShortConvolution, flags: Flags) -> Spec:
+def _state(block: Mamba | Mamba2 | DeltaRule | LightningAttention | ShortConvolution, flags: Started) -> Spec:
     """Return the spec of a state: the rows before the next one of a convolution, and what is recurrent."""
     from planner.recurrent import DeltaRule, LightningAttention, Mamba2  # noqa: PLC0415
 
@@ -420,7 +393,7 @@ def _state(block: Mamba | Mamba2 | DeltaRule | LightningAttention | ShortConvolu
     return Spec("mamba", elements, state_bytes=total, states=1 + checkpoint)
 
 
-def _sized(specs: list[Spec], rules: Rules, flags: Flags, asked: int | None, version: tuple[int, int]) -> list[Spec]:
+def _sized(specs: list[Spec], rules: Rules, flags: Started, asked: int | None, version: tuple[int, int]) -> list[Spec]:
     """Give every spec its block size, and states the page of the rows beside them."""
     device = flags.device
     indexed = any(spec.block for spec in specs)

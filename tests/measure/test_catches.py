@@ -96,7 +96,7 @@ def _wide(self: Attend, *_: Any) -> int:
 
 FOLDS: list[tuple[type, str, Any, str]] = [
     (Leaf, "flops_per_row", property(_more_flops), "flops.prefill.dense"),
-    (Cache, "kept", _no_margin, "cache.parts.self after 13 tokens"),
+    (Cache, "stored", _no_margin, "cache.parts.self after 13 tokens"),
     (Attend, "widths", _wide, "flops.decode.dense"),
     (Mask, "_causal", lambda _self, n: n * (n + 1) // 2, "flops.prefill.total"),
     (Mask, "_causal_summed", lambda _self, n: n * (n + 1) * (n + 2) // 6, "generation.uncached.flops"),

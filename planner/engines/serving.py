@@ -1,0 +1,102 @@
+"""What programs that serve have in common: flags by their own names, and memory that is set aside before the first request.
+
+Each has a module with `Flags` (a NamedTuple: names, defaults), `engine`, `capacity` (`planner.engines.capacity`) and
+`reserve`, which returns a `Reserve`: a sum that ends in the bytes for its cache, and what it makes of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from planner.errors import PlanError
+
+GIB = 2**30
+
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+LARGEST = 2**40
+
+F = TypeVar("F")
+
+
+class Part(NamedTuple):
+    """One line of the sum: bytes, the least and most that they may be, and how they came about."""
+
+    value: int
+    low: int
+    high: int
+    formula: str
+    source: str
+
+
+class Reserve(NamedTuple):
+    """What an engine does with the memory of one device, the one that leaves least for the cache.
+
+    Attributes:
+        stage: of the pipeline, of that device. flags: after defaults, by the engine's names.
+        budget: what it allows itself to use. parts: what is taken from that, by name ("weights", "activations", "runtime").
+        beside: what it uses without counting it, by name ("graphs").
+        pool: left for the cache, the least and most that it may be; below 0: it doesn't start.
+        capacity: what `planner.engine_capacity` says of the pool, None: not even one request fits.
+        problem: what it prints instead of starting. notes: what a user should know.
+    """
+
+    stage: int
+    flags: dict[str, Any]
+    budget: Part
+    parts: dict[str, Part]
+    beside: dict[str, Part]
+    pool: Part
+    capacity: dict[str, Any] | None
+    problem: str | None
+    notes: list[str]
+
+
+def exact(value: int, formula: str, source: str) -> Part:
+    """Return a part that is known to the byte."""
+    return Part(value, value, value, formula, source)
+
+
+def parse(kind: type[F], engine: str, settings: Sequence[str]) -> F:
+    """Return an engine's `Flags`, with settings as "name=value" texts; dashes and a leading "--" are allowed.
+
+    What a value may be follows from the annotation: int is a whole number from 1, float a share from 0 to 1, bool is true or
+    false, str is anything.
+
+    Raises:
+        PlanError: no such flag, or a value that it can't have.
+    """
+    types = kind.__annotations__
+    found: dict[str, Any] = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        flag = name.strip().removeprefix("--").replace("-", "_")
+        value = value.strip().strip('"')
+        if not equals or flag not in types:
+            raise PlanError(
+                f"found {text!r}, {engine} has here: {', '.join(types)}", where="--engine-set", fix="say FLAG=VALUE, with one of these"
+            )  # fmt: skip
+        if value not in {"None", "null"}:
+            found[flag] = _value(flag, value, str(types[flag]))
+    return kind(**found)
+
+
+def _value(flag: str, text: str, kind: str) -> Any:
+    wanted = "a word"
+    if "bool" in kind:
+        if text.lower() in TRUTHS:
+            return TRUTHS[text.lower()]
+        wanted = "true or false"
+    elif "int" in kind:
+        if re.fullmatch(r"\d{1,13}", text) and 0 < int(text) <= LARGEST:
+            return int(text)
+        wanted = "a whole number from 1"
+    elif "float" in kind:
+        if re.fullmatch(r"\d*\.?\d+", text) and 0 < float(text) <= 1:
+            return float(text)
+        wanted = "a share above 0, at most 1"
+    elif text:
+        return text
+    raise PlanError(f"found {text!r}, {wanted} is needed", where=f"--engine-set {flag}", fix="correct it")
