@@ -311,8 +311,10 @@ def most(fits: Callable[[int], bool]) -> int | None:
 
 
 def _longest(model: Model, fits: Callable[[int], bool]) -> int | None:
-    """Return the most rows of each sequence, prompt and generated; at most a learned table's."""
+    """Return the most rows of each sequence, prompt and generated; at most a learned table's, or what the engine is started for."""
     found = most(fits)
+    if (started := model.engine.longest_tokens) is not None:
+        return started if found is None else min(found, started)
     if model.learned_positions and model.positions is not None and model.kind != "encoder-decoder":
         return model.positions if found is None else min(found, model.positions)
     return found

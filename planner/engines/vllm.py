@@ -126,7 +126,7 @@ def engine(version: str, settings: Sequence[str]) -> Engine:
     slack = flags.max_num_batched_tokens or BATCHED_TOKENS["cuda"]
     return Engine(
         "vllm", version or NEWEST_TEXT, window_margin=1, block_tokens=flags.block_size or BLOCK_TOKENS["cuda"],
-        window_slack=slack, casts_float32=True, flags=flags,
+        window_slack=slack, casts_float32=True, longest_tokens=flags.max_model_len, flags=flags,
     )  # fmt: skip
 
 

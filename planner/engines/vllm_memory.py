@@ -47,7 +47,7 @@ LONG_PROMPT = 32768
 
 SAMPLED_BYTES = {False: 36, True: 12}
 """Bytes for each request and entry of the vocabulary while sampling, beside the logits as written: up to 0.16 sorting them all
-(fitted to start-up logs of 0.11 to 0.16: 38 with 16-bit logits), from 0.17 on a 32-bit copy, probabilities and noise."""
+(worked back from a start-up log of 0.15: 38 with 16-bit logits; 0.11 and 0.16 agree), from 0.17 on a 32-bit copy, probabilities and noise."""
 
 ROW_BUFFER_BYTES = 4
 """From 0.17 on, top-k and top-p need a row of the vocabulary in 32 bits for each processor (topk_topp_triton.py)."""
