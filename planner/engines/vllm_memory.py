@@ -20,6 +20,7 @@ from planner.activations import Place, Rules, peak
 from planner.blocks import Attention, Block, LatentAttention
 from planner.engines import vllm
 from planner.engines.serving import GIB, Part, Reserve, exact
+from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import Precision, element_bits
 from planner.shard import Parallel, device_shares, divided_by, held_elements, stages
@@ -105,7 +106,15 @@ def reserve(
     Args:
         model: loaded with this engine. work: what fills in for flags that aren't given: max_model_len is the config's.
         precision, parallel, hardware: of the weights and caches, how they are spread, over what.
+
+    Raises:
+        PlanError: the hardware is a CPU.
     """
+    if hardware.kind == "cpu":
+        raise PlanError(
+            f"found {hardware.name}, but on a CPU vLLM takes what VLLM_CPU_KVCACHE_SPACE says, and no share",
+            where="--hardware", fix="planner.engine_capacity says what it makes of that",
+        )  # fmt: skip
     flags, version = _started(model, hardware)
     graphs_counted = version >= (0, 21)
     share = flags.gpu_memory_utilization or 0.9
@@ -131,19 +140,8 @@ def reserve(
             budget.value - sum(part.value for part in taken), budget.low - sum(part.high for part in taken),
             budget.high - sum(part.low for part in taken), f"budget - {' - '.join(parts)}", SOURCE,
         )  # fmt: skip
-        found.append(
-            Reserve(
-                stage,
-                flags._asdict(),
-                budget,
-                parts,
-                {} if graphs_counted else {"graphs": graphs},
-                pool,
-                None,
-                None,
-                notes,
-            )
-        )
+        beside = {} if graphs_counted else {"graphs": graphs}
+        found.append(Reserve(stage, flags._asdict(), budget, parts, beside, pool, None, None, notes))
     return tuple(found)
 
 
