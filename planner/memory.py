@@ -252,7 +252,8 @@ def set_aside(
     engine = model.engine
     asked = {key: value for key, value in least.flags.items() if key in Asked._fields and value is not None}
     capacity, problem = None, least.problem
-    if least.pool.value > 0:
+    remembers = bool(section["cache"])
+    if least.pool.value > 0 and remembers:
         try:
             capacity = import_module(SERVING[engine.name]).capacity(
                 model,
@@ -263,7 +264,7 @@ def set_aside(
             )  # fmt: skip
         except PlanError as error:
             problem = str(error)
-    else:
+    elif remembers:
         problem = problem or f"{engine.name} doesn't start: nothing is left for its cache"
     return {
         "name": engine.name,
@@ -276,7 +277,7 @@ def set_aside(
         "available_cache": least.pool.value,
         "required": section["total"] - section["cache"] + min(section["cache"], max(least.pool.value, 0)),
         "reserved": least.budget.value + sum(part.value for part in least.beside.values()),
-        "starts": capacity is not None,
+        "starts": capacity is not None or (least.pool.value >= 0 and not remembers),
         "problem": problem,
         "capacity": capacity,
     }

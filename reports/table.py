@@ -131,7 +131,7 @@ def set_aside(held: dict[str, Any]) -> Table | None:
     if not engine:
         return None
     name = f"{engine['name']} {engine['version']}".strip()
-    table = _grid(f"What {name} takes of a device when it starts", "", "needed", "taken", "")
+    table = _grid(f"Device that {name} starts on", "", "needed", "taken", "")
     table.columns[3].justify = "left"
     counted = engine["counted"]
     for part in ("weights", "activations", "runtime", "graphs"):
@@ -156,7 +156,7 @@ def _pool(engine: dict[str, Any]) -> str:
     """Return what an engine makes of its cache, in a few words."""
     found = engine["capacity"]
     if not found:
-        return "it doesn't start"
+        return "not used" if engine["starts"] else "it doesn't start"
     said = f"{found['tokens']:,} tokens"
     longest = engine["flags"].get("max_model_len")
     if found.get("concurrency") is not None and longest:

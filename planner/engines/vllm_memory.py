@@ -249,7 +249,7 @@ def _activations(
     vocabulary = max((leaf.n_out for leaf in heads), default=0)
     rows = tokens * width * element
     sampler = 0
-    if last and vocabulary:
+    if last and vocabulary and model.generates:
         new = version >= (0, 17)
         sampler = vocabulary * seats * (element + SAMPLED_BYTES[new]) + rows + seats * width * element
         if new:
