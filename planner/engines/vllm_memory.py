@@ -93,7 +93,11 @@ STAGE_TAKEN = Taken(0.07, 0.07, 0.46)
 """Devices of a pipeline without such ranks (0.19, H100)."""
 
 GRAPHS = (0.395, 0.0161)
-"""GiB of the CUDA graphs, alone and a layer: fitted to 22 models' logs of 0.19 on H100; left out one by one, they are 0.22 off."""
+"""GiB of the CUDA graphs of all sizes, alone and a layer: fitted to 22 models' logs of 0.19 on H100; left out one by one, they are
+0.22 off. Logs of 0.21 to 0.27 with 5 and 16 sizes print 0.13 and 0.36 GiB, where this says 0.14 and 0.37."""
+
+ALL_SIZES = 51
+"""Sizes of steps that graphs are captured for where 256 requests or more may run: 1, 2, 4, by 8 to 256, by 16 to 512."""
 
 SOURCE = "vLLM 0.32 (v1/worker/gpu_worker.py, gpu_model_runner.py); start-up logs of 0.6 to 0.19"
 
