@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from planner.activations import Place, Rules, peak
-from planner.blocks import Attention, Block, LatentAttention
+from planner.blocks import Attention, Block, LatentAttention, Rope
 from planner.engines import vllm
 from planner.engines.serving import GIB, Part, Reserve, exact
 from planner.errors import PlanError
@@ -211,7 +211,19 @@ def _rotary_bytes(model: Model, width: int) -> int:
         for _, block in _blocks(model)
         if isinstance(block, Attention | LatentAttention)
     }
-    return sum((model.positions or 0) * rope.width * width for rope in kinds if rope is not None)
+    return sum(_table_rows(rope, model.positions or 0) * rope.width * width for rope in kinds if rope is not None)
+
+
+def _table_rows(rope: Rope, positions: int) -> int:
+    """Return the rows of a table: stretched positions have more (model_executor/layers/rotary_embedding)."""
+    scaling = dict(rope.scaling)
+    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
+    if kind in {"linear", "dynamic"} and isinstance(factor, int | float):
+        return int(positions * factor)
+    original = scaling.get("original_max_position_embeddings")
+    if kind == "yarn" and isinstance(factor, int | float) and isinstance(original, int):
+        return int(original * factor)
+    return positions
 
 
 def _here(model: Model, parallel: Parallel, stage: int) -> range:

@@ -129,3 +129,15 @@ def test_a_request_longer_than_the_engine_is_started_for() -> None:
     assert str(found.value).startswith("--prompt and --generate: found 513 tokens")
     work = planner.plan("llama3-8b", engine="vllm", engine_set={"max_model_len": 512}).workload
     assert (work["prompt"], work["generate"]) == (384, 128)
+
+
+def test_rotary_tables_of_stretched_positions() -> None:
+    """16,384 positions x 128 elements x 2 bytes; stretched 8 times linearly, vLLM's table has 8 times the rows."""
+
+    def weights(**more: Any) -> int:
+        found: int = planner.engine_memory({**CODELLAMA, **more}, engine="vllm@0.19", hardware="h100-sxm")["weights"]
+        return found
+
+    assert weights() - planner.plan(CODELLAMA).weights["bytes"] == 16384 * 128 * 2
+    stretched = weights(rope_scaling={"rope_type": "linear", "factor": 8.0})
+    assert stretched - weights() == 7 * 16384 * 128 * 2
