@@ -216,14 +216,16 @@ def _rotary_bytes(model: Model, width: int) -> int:
 
 def _table_rows(rope: Rope, positions: int) -> int:
     """Return the rows of a table: stretched positions have more (model_executor/layers/rotary_embedding)."""
-    scaling = dict(rope.scaling)
-    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
-    if kind in {"linear", "dynamic"} and isinstance(factor, int | float):
+    scaling = {key: str(value) for key, value in rope.scaling}
+    kind = scaling.get("rope_type", scaling.get("type", ""))
+    try:
+        factor = float(scaling.get("factor", 1))
+        original = int(scaling.get("original_max_position_embeddings", 0))
+    except ValueError:
+        return positions
+    if kind in {"linear", "dynamic"}:
         return int(positions * factor)
-    original = scaling.get("original_max_position_embeddings")
-    if kind == "yarn" and isinstance(factor, int | float) and isinstance(original, int):
-        return int(original * factor)
-    return positions
+    return int(original * factor) if kind == "yarn" and original else positions
 
 
 def _here(model: Model, parallel: Parallel, stage: int) -> range:
