@@ -101,10 +101,19 @@ def _lines(model: Model, plan: Plan, path: str) -> Iterator[str]:
             for stack in model.stacks:
                 if stack.name == "decoder":
                     yield from _products(stack, work.decode(), model, rest)
+        case ["collectives", phase] if plan.collectives and plan.collectives.get(phase):
+            yield from (_message(each) for each in plan.collectives[phase])
         case ["generation", *_, last] if last in GENERATION:
             yield GENERATION[last]
         case ["workload" | "precision" | "model", *_]:
             yield "given with the call, or its default for this model (docs/json.md)"
+
+
+def _message(each: dict[str, Any]) -> str:
+    return (
+        f"{each['total_bytes']:>20,}  stage {each['stage']}: {each['count']:,} x {each['kind']} of {each['bytes']:,} bytes "
+        f"on {each['ranks']} ranks, {each['site']}"
+    )
 
 
 def plan_precision(model: Model, plan: Plan) -> Any:

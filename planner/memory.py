@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from planner.activations import EAGER, FUSED, Moment, Place, peak, rules_of
+from planner.collectives import sent as sent_between
 from planner.errors import PlanError
 from planner.model import Model
+from planner.offload import NOTHING, Offload, divide
 from planner.precision import Precision
 from planner.shard import Parallel, Share, depth, device_shares, legal, legal_tp, stages
+from planner.shard import notes as shard_notes
 from planner.workload import Workload
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ class Device(NamedTuple):
     Attributes:
         stage: 0 is the first. count: equal devices. layers: executed by it.
         weights, cache: stored. activations: at their peak, and where. runtime: context, libraries and collectives.
+        host: weights and caches that stand in the host's memory for it.
     """
 
     stage: int
@@ -42,24 +46,31 @@ class Device(NamedTuple):
     cache: int
     activations: Moment
     runtime: int
+    host: int = 0
 
     @property
     def total(self) -> int:
         """All of it."""
         return self.weights + self.cache + self.activations.alive_bytes + self.runtime
 
+    def without(self, host: Share) -> Device:
+        """Return the device without what stands in the host's memory."""
+        weights, cache = host.weight_bytes, host.cache_bytes
+        return self._replace(weights=self.weights - weights, cache=self.cache - cache, host=weights + cache)
+
 
 MOST_DEVICES = 2**16
 
 
 def on_hardware(
-    made: Plan, model: Model, work: Workload, precision: Precision, name: str | Path, sizes: dict[str, int | None]
-) -> Plan:
+    made: Plan, model: Model, work: Workload, precision: Precision, name: str | Path, sizes: dict[str, int | None],
+    offload: Offload = NOTHING,
+) -> Plan:  # fmt: skip
     """Return the plan with what hardware adds to it.
 
     Args:
         made: the plan so far. model, work, precision: that it was made of.
-        name: of a profile, or its file. sizes: gpus, tp, pp, ep, dp, cp, as given.
+        name: of a profile, or its file. sizes: gpus, tp, pp, ep, dp, cp, as given. offload: to the host's memory.
 
     Raises:
         PlanError: no such profile, or the model can't be spread so.
@@ -68,10 +79,16 @@ def on_hardware(
 
     profile = hardware(str(name))
     parallel, notes = spread(model, **sizes)
-    section, basis = memory(model, work, precision, parallel, profile)
+    section, basis = memory(model, work, precision, parallel, profile, offload)
+    notes += shard_notes(model, parallel)
+    if problem := legal(model, parallel, precision):
+        notes.append(f"engines refuse it: {problem}")
+    if offload != NOTHING:
+        notes.append("what stands in the host's memory is read from there; activations are counted as without that")
     notes += [f"{profile.title}: {note}" for note in profile.notes]
     described = made.model | {"notes": [*made.model["notes"], *notes]}
-    return made._replace(model=described, memory=section, basis=made.basis | basis)
+    sent, why = sent_between(model, work, precision, parallel)
+    return made._replace(model=described, memory=section, collectives=sent, basis=made.basis | basis | why)
 
 
 def spread(
@@ -115,17 +132,21 @@ def spread(
 
 
 def devices(
-    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware, offload: Offload = NOTHING
 ) -> tuple[Device, ...]:
     """Return what the devices hold, one entry for the equal ones of each pipeline stage."""
     shares = device_shares(model, precision, work, parallel)
-    return tuple(
+    found = tuple(
         Device(
             share.stage, share.count, share.layers, share.weight_bytes, share.cache_bytes,
             _activations(model, work, precision, parallel, share), _runtime(hardware, parallel)["value"],
         )
         for share in shares
     )  # fmt: skip
+    if offload == NOTHING:
+        return found
+    moved = (host for _, host in divide(model, shares, offload))
+    return tuple(each.without(host) for each, host in zip(found, moved, strict=True))
 
 
 def _place(model: Model, parallel: Parallel, stage: int) -> Place:
@@ -155,15 +176,15 @@ def _runtime(hardware: Hardware, parallel: Parallel) -> dict[str, int]:
 
 
 def memory(
-    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware, offload: Offload = NOTHING
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the JSON's section, of the fullest device and of all, and how its figures came about."""
     usable, capacity = int(hardware.usable_bytes.value), int(hardware.nameplate_bytes.value)
-    held = devices(model, work, precision, parallel, hardware)
+    held = devices(model, work, precision, parallel, hardware, offload)
     fullest = max(held, key=lambda device: device.total)
 
     def fits(some: Workload) -> bool:
-        return all(each.total <= usable for each in devices(model, some, precision, parallel, hardware))
+        return all(each.total <= usable for each in devices(model, some, precision, parallel, hardware, offload))
 
     def lengthened(tokens: int) -> Workload:
         generated = min(work.generate, tokens)
@@ -175,11 +196,12 @@ def memory(
         "usable": usable,
         "max_batch": most(lambda batch: fits(work._replace(batch=batch))),
         "max_context": _longest(model, lambda tokens: fits(lengthened(tokens))),
+        "host_bytes": sum(each.host * each.count for each in held),
         "peak": fullest.activations.name,
         "hardware": hardware.name,
         "parallel": parallel._asdict() | {"devices": parallel.devices},
         "devices": [
-            {"device": first + index, "stage": each.stage, "layers": each.layers, **_entry(each, usable)}
+            {"device": first + index, "stage": each.stage, "layers": each.layers, **_entry(each, usable), "host_bytes": each.host}
             for first, each in zip(accumulate((d.count for d in held), initial=0), held, strict=False)
             for index in range(each.count)
         ],
@@ -250,6 +272,8 @@ def _basis(
             "elementwise fused, high: one kernel for each operation (transformers, not compiled)",
             "planner/activations.py", low, high, verify="python -m pytest tests/test_activations.py",
         ),
+        "host_bytes": say("formula", "weights and caches in the host's memory for all devices together", "planner/offload.py",
+                          section["host_bytes"], section["host_bytes"]),
         "runtime": say("source", "context, kernels and libraries of the process, and collectives' buffers",
                        _runtime_source(hardware, parallel), runtime["low"], runtime["high"]),
         "total": say("formula", "weights + cache + activations + runtime", "the four above", *total),

@@ -29,6 +29,7 @@ class Plan(NamedTuple):
         moe: experts visited; None without experts.
         traffic: bytes moved and FLOPs per byte of each phase.
         memory, latency: None without hardware.
+        collectives: what devices send each other, by phase; None with fewer than two.
         basis: how each figure that is not a count came about.
         checkpoint: whether the weights beside the config agree; None where there are none.
     """
@@ -45,6 +46,7 @@ class Plan(NamedTuple):
     moe: dict[str, Any] | None
     traffic: dict[str, Any]
     memory: dict[str, Any] | None
+    collectives: dict[str, Any] | None
     latency: dict[str, Any] | None
     basis: dict[str, Any]
     checkpoint: dict[str, Any] | None
@@ -85,6 +87,7 @@ def make_plan(model: Model, work: Workload, precision: Precision, notes: list[st
         made.to_dict() if made else None,
         _moe(model, work, basis),
         _traffic(model, work, precision, flops, basis),
+        None,
         None,
         None,
         basis,

@@ -58,6 +58,8 @@ def _held(held: dict[str, Any]) -> Table:
     table = _table("Fullest device" if held["parallel"]["devices"] > 1 else "Device", "", "bytes", "")
     for part in PARTS:
         table.add_row(f"  {NAMES.get(part, part)}", f"{held[part]:,}", size(held[part]))
+    if held["host_bytes"]:
+        table.add_row("  host's memory, for all devices", f"{held['host_bytes']:,}", size(held["host_bytes"]))
     over = held["headroom"] < 0
     table.add_row("  short of" if over else "  headroom", f"{abs(held['headroom']):,}", size(abs(held["headroom"])))
     return table
