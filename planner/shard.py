@@ -550,9 +550,12 @@ def notes(model: Model, parallel: Parallel) -> list[str]:
     ranks, own = parallel.tp, parallel.attention_ranks
     rows = [n for n in _vocabularies(model) if ranks > 1 and n < padded(n, ranks)]
     shared = sorted((cut.units, cut.unit) for cut in cuts if cut.repeats and cut.units < own)
+    caches = (cache for stack in model.stacks if stack.name == "decoder" for cache in stack.caches)
+    undivided = sorted({cache.row for cache in caches if cache.owner and cache.row and not cache.split and own > 1})
     return [
         *(f"the vocabulary of {n:,} is padded to {padded(n, ranks):,} rows, for --tp {ranks}" for n in rows),
         *(f"{n} {unit} on {own} ranks: each is held {own // n} times, weights and cache" for n, unit in shared),
+        *(f"cache rows of {n:,} elements have no heads to divide: each of {own} ranks holds them" for n in undivided),
         *(_stage_notes(model) if parallel.pp > 1 else ()),
     ]
 

@@ -13,11 +13,14 @@ from typer.testing import CliRunner
 import planner
 from planner.cli import app
 from planner.errors import PlanError
-from planner.fit import CACHES, MOST_DEVICES, WEIGHTS, fit
+from planner.engines.flags_named import OWN
+from planner.fit import MOST_DEVICES, fit
 from planner.precision import resolve
 from planner.shard import legal_sizes
 
 runner = CliRunner()
+
+PLAIN = dict(ep=1, dp=1, cp=1)
 
 LONG = dict(prompt=131_072 - 256, generate=256)
 
@@ -48,14 +51,15 @@ def test_llama_8b_at_128k_on_a_24_gb_card() -> None:
     assert found["asked"] == held("llama3.1-8b", "rtx-4090", **LONG)
     assert found["asked"]["cache"] == 16 * 2**30
     assert found["asked"]["activations"] == 130_816 * 73_728
-    assert found["fewest_devices"] == {"gpus": 2, "tp": 2, "pp": 1, "max_batch": 1, "max_context": 148_070}
+    assert found["fewest_devices"] == {"gpus": 2, "tp": 2, "pp": 1} | PLAIN | {"max_batch": 1, "max_context": 148_070}
     assert found["smallest_change"] == {
         "option": "--prompt",
         "value": 42_536,
         "text": "It fits with a context of 42,792 tokens: --prompt 42536 --generate 256.",
         "options": {"prompt": 42_536, "generate": 256},
+        "flags": None,
     }
-    assert [each["text"] for each in found["changes"][1:]] == ["It fits on 2 x rtx-4090: --gpus 2 --tp 2."]
+    assert found["changes"][-1]["text"] == "It fits on 2 x rtx-4090: --gpus 2 --tp 2."
     assert {name: row[3] for name, row in rows(found, "formats").items()} == {
         "bf16": 42_792, "fp8": 76_870, "int8": 76_857, "awq-int4-g128": 93_244, "q4_k_m": 97_223,
     }  # fmt: skip
@@ -91,7 +95,7 @@ def test_qwen_72b_in_4_bits_fits_a_48_gb_card() -> None:
     assert found["smallest_change"] is None
     assert found["changes"] == []
     assert found["asked"]["weights"] == 36_477_665_280 + 4_982_833_152 + 2_637_824 + 1_638_400
-    assert found["fewest_devices"] == {"gpus": 1, "tp": 1, "pp": 1, "max_batch": 9, "max_context": 11_822}
+    assert found["fewest_devices"] == {"gpus": 1, "tp": 1, "pp": 1} | PLAIN | {"max_batch": 9, "max_context": 11_822}
     fits = {name: row[1] for name, row in rows(found, "formats").items()}
     assert fits == {"bf16": False, "fp8": False, "int8": False, "awq-int4-g128": True, "q4_k_m": False}
 
@@ -115,7 +119,7 @@ def test_what_fits_nowhere_is_said() -> None:
     assert not found["fits"]
     assert found["fewest_devices"] is None
     assert found["smallest_change"] is None
-    assert f"it fits on no number of t4 up to {MOST_DEVICES}, by --tp and --pp" in found["notes"]
+    assert f"it fits on no number of t4 up to {MOST_DEVICES}, however it is spread" in found["notes"]
     assert "no single change makes it fit" in found["notes"]
 
 
@@ -188,8 +192,8 @@ def test_laws(config: str, hardware: str, batch: int, prompt: int, weights: str 
         name = "weights" if "weights" in row else "cache_dtype"
         there = held(model, hardware, **options | {name: row[name]})
         assert (row["fits"], row["max_batch"]) == (there["fits"], there["max_batch"])
-    assert {*WEIGHTS} <= rows(found, "formats").keys()
-    assert {*CACHES} <= rows(found, "cache_dtypes").keys()
+    assert {*OWN.compared} <= rows(found, "formats").keys()
+    assert {*OWN.cached} <= rows(found, "cache_dtypes").keys()
 
 
 def run(*words: str) -> Any:

@@ -50,6 +50,7 @@ def test_llama_8b_on_a_24_gb_card() -> None:
         "usable": 25_383_256_719,
         "max_batch": 35,
         "max_context": 42_792,
+        "host_bytes": 0,
         "peak": "decoder prefill, mlp, opening products",
         "hardware": "rtx-4090",
     }
