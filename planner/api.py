@@ -87,7 +87,7 @@ def _plan(
     ep: int | None = None,
     dp: int | None = None,
     cp: int | None = None,
-    offload_experts: int | str | bool | None = None,  # noqa: FBT001 - True: all of them
+    offload_experts: int | str | bool | None = None,
     offload_layers: int | None = None,
     offload_gb: float | None = None,
     **model_options: Any,
@@ -127,7 +127,8 @@ def _plan(
     from planner.memory import on_hardware  # noqa: PLC0415
     from planner.offload import offload_of  # noqa: PLC0415
 
-    return on_hardware(made, model, work, precision, hardware, sizes, offload_of(*moved.values()))
+    offload = offload_of(offload_experts, offload_layers, offload_gb)
+    return on_hardware(made, model, work, precision, hardware, sizes, offload)
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:

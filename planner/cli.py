@@ -146,12 +146,16 @@ Cp = Annotated[
 OffloadExperts = Annotated[
     str | None,
     typer.Option(
-        metavar="all|N", rich_help_panel=DEVICES, help="routed experts (of the first N such layers) in the host's memory"
+        metavar="all|N",
+        rich_help_panel=DEVICES,
+        help="routed experts (of the first N such layers) in the host's memory",
     ),
 ]
 OffloadLayers = Annotated[
     int | None,
-    typer.Option(metavar="N", rich_help_panel=DEVICES, help="the first N layers, weights and cache, in the host's memory"),
+    typer.Option(
+        metavar="N", rich_help_panel=DEVICES, help="the first N layers, weights and cache, in the host's memory"
+    ),
 ]
 OffloadGb = Annotated[
     float | None,

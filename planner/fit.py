@@ -208,7 +208,9 @@ def fit(
     fewest = next(layouts, None)
     if fewest is None:
         notes.append(f"it fits on no number of {asked.hardware.name} up to {MOST_DEVICES}, however it is spread")
-    elif fewest.pp > 1 and "tp" in asked.named.flags and (flat := next((each for each in layouts if each.pp == 1), None)):
+    elif (
+        fewest.pp > 1 and "tp" in asked.named.flags and (flat := next((each for each in layouts if each.pp == 1), None))
+    ):
         notes.append(f"without stages of layers it takes {flat.devices} devices: {OWN.said(_given(_sizes(flat)))}")
     changes = [] if fits else list(_changes(asked, made.memory, fewest))
     if not fits and not changes:
@@ -223,7 +225,9 @@ def fit(
         "fewest_devices": _fewest(asked, fewest),
         "layouts": list(_layouts(asked)),
         "formats": [_row(asked, "weights", name) for name in _names(asked.named.compared, made.precision["weights"])],
-        "cache_dtypes": [_row(asked, "cache_dtype", name) for name in _names(asked.named.cached, made.precision["cache"])],
+        "cache_dtypes": [
+            _row(asked, "cache_dtype", name) for name in _names(asked.named.cached, made.precision["cache"])
+        ],
         "smallest_change": changes[0]._asdict() if changes else None,
         "changes": [each._asdict() for each in changes],
         "notes": notes,
@@ -238,9 +242,11 @@ def _fewest(asked: Question, parallel: Parallel | None) -> dict[str, Any] | None
     if parallel is None:
         return None
     found = asked.changed(_sizes(parallel)).section()
-    return {"gpus": parallel.devices} | {
-        key: getattr(parallel, key) for key in SIZES[1:]
-    } | {key: found[key] for key in ("max_batch", "max_context")}
+    return (
+        {"gpus": parallel.devices}
+        | {key: getattr(parallel, key) for key in SIZES[1:]}
+        | {key: found[key] for key in ("max_batch", "max_context")}
+    )
 
 
 def _sizes(parallel: Parallel) -> dict[str, int | None]:
@@ -272,7 +278,9 @@ def _layouts(asked: Question) -> Iterator[dict[str, Any]]:
         shares = device_shares(asked.model, precision, work, parallel)
         yield row | {
             "fits": all(each.total <= usable for each in held),
-            "copies_of_cache": max((piece.group // piece.parts for share in shares for piece in share.caches), default=1),
+            "copies_of_cache": max(
+                (piece.group // piece.parts for share in shares for piece in share.caches), default=1
+            ),
             "stages": [
                 {
                     "layers": share.layers,
@@ -344,7 +352,9 @@ def _change(
     """
     flags: str | None = None
     if asked.named is not OWN:
-        told = {name: value for name, value in engines.items() if value is not None and (value != 1 or name not in SIZES)}
+        told = {
+            name: value for name, value in engines.items() if value is not None and (value != 1 or name not in SIZES)
+        }
         flags = asked.named.said(told) or None
     typed = flags or OWN.said(_given(options) if option == "gpus" else options)
     name = f"--{option.replace('_', '-')}"
@@ -404,7 +414,7 @@ def _offloaded(asked: Question, held: dict[str, Any]) -> Iterator[Change]:
     tried = [make(asked, held) for make in (_some_experts, _some_layers, _some_bytes)]
     found = [(asked.changed(each.options).section()["host_bytes"], each) for each in tried if each]
     for size, each in sorted(found, key=lambda pair: pair[0]):
-        yield each._replace(text=f"{each.text[:-1]} ({size / GIB:,.1f} GiB of the host's memory).")
+        yield each._replace(text=f"{each.text[:-1]} ({size / GIB:,.1f} GiB in all).")
 
 
 def _can(asked: Question, *names: str) -> bool:
@@ -439,8 +449,7 @@ def _some_bytes(asked: Question, held: dict[str, Any]) -> Change | None:
     options = {"offload_gb": amount}
     if not _can(asked, "offload_gb") or not asked.changed(options).fits():
         return None
-    what = f"with {amount:,} GiB of each device's weights in the host's memory"
-    return _change(asked, "offload_gb", options, what, options)
+    return _change(asked, "offload_gb", options, "with some weights in the host's memory", options)
 
 
 def least(most: int, enough: Callable[[int], bool]) -> int | None:

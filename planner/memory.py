@@ -132,8 +132,9 @@ def spread(
 
 
 def devices(
-    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware, offload: Offload = NOTHING
-) -> tuple[Device, ...]:
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware,
+    offload: Offload = NOTHING,
+) -> tuple[Device, ...]:  # fmt: skip
     """Return what the devices hold, one entry for the equal ones of each pipeline stage."""
     shares = device_shares(model, precision, work, parallel)
     found = tuple(
@@ -176,8 +177,9 @@ def _runtime(hardware: Hardware, parallel: Parallel) -> dict[str, int]:
 
 
 def memory(
-    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware, offload: Offload = NOTHING
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware,
+    offload: Offload = NOTHING,
+) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Return the JSON's section, of the fullest device and of all, and how its figures came about."""
     usable, capacity = int(hardware.usable_bytes.value), int(hardware.nameplate_bytes.value)
     held = devices(model, work, precision, parallel, hardware, offload)
@@ -201,7 +203,7 @@ def memory(
         "hardware": hardware.name,
         "parallel": parallel._asdict() | {"devices": parallel.devices},
         "devices": [
-            {"device": first + index, "stage": each.stage, "layers": each.layers, **_entry(each, usable), "host_bytes": each.host}
+            {"device": first + index, "stage": each.stage, "layers": each.layers, **_entry(each, usable)}
             for first, each in zip(accumulate((d.count for d in held), initial=0), held, strict=False)
             for index in range(each.count)
         ],
@@ -215,6 +217,7 @@ def _entry(device: Device, usable: int) -> dict[str, Any]:
         "cache": device.cache,
         "activations": device.activations.alive_bytes,
         "runtime": device.runtime,
+        "host_bytes": device.host,
         "total": device.total,
         "fits": device.total <= usable,
         "headroom": usable - device.total,

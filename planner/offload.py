@@ -45,7 +45,7 @@ NOTHING = Offload()
 
 
 def offload_of(
-    experts: bool | int | str | None = None,  # noqa: FBT001 - what the option may be
+    experts: bool | int | str | None = None,
     layers: int | None = None,
     gb: float | None = None,
 ) -> Offload:

@@ -444,9 +444,7 @@ def divided_by(leaf: Leaf, stack: str, parallel: Parallel) -> Splits:
     return () if whole or set(ranks) == {1} else leaf.split
 
 
-def _pieces(
-    each: Tensors, count: int, layers: tuple[int, ...], parallel: Parallel, *, owner: bool
-) -> Iterator[Piece]:
+def _pieces(each: Tensors, count: int, layers: tuple[int, ...], parallel: Parallel, *, owner: bool) -> Iterator[Piece]:
     """Yield what one device holds of `count` equal tensors: of their matrices, segment by segment, and of their biases."""
     leaf, form = each.place.leaf, format_named(each.format)
     routed = leaf.work == "experts"

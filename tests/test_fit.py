@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -12,9 +13,11 @@ from typer.testing import CliRunner
 
 import planner
 from planner.cli import app
-from planner.errors import PlanError
+from planner.engines import Engine
 from planner.engines.flags_named import OWN
+from planner.errors import PlanError
 from planner.fit import MOST_DEVICES, fit
+from planner.fit import least as least_
 from planner.precision import resolve
 from planner.shard import legal_sizes
 
@@ -114,8 +117,8 @@ def test_deepseek_v3_on_eight_h200() -> None:
 
 
 def test_what_fits_nowhere_is_said() -> None:
-    """DeepSeek-V3 in bf16, 1,250 GiB: 64 T4 have 932."""
-    found = fit("deepseek-v3", hardware="t4", weights="bf16")
+    """DeepSeek-V3 in bf16, 1,250 GiB: 64 T4 have 932, and TensorRT-LLM isn't told to use the host's memory."""
+    found = fit(with_engine("deepseek-v3", "trtllm"), hardware="t4", weights="bf16")
     assert not found["fits"]
     assert found["fewest_devices"] is None
     assert found["smallest_change"] is None
@@ -136,13 +139,17 @@ def test_memory_that_suffices_is_not_enough() -> None:
 
 
 def test_changes_stand_in_the_order_tried() -> None:
-    """Context, cache, weights, devices; where the generated tokens alone don't fit, there are fewer of them.
+    """Context, batch, cache, weights, host, devices; where the generated tokens alone don't fit, there are fewer of them.
 
     Llama-3.1-8B on a 24 GB card, 300 sequences of 1 + 256 tokens: cache 300 x 257 x 131,072 = 10.1 GB beside 16.1 of
     weights, in fp8 5.05; usable are 25.4, a process has 0.58.
     """
     found = fit("llama3.1-8b", hardware="rtx-4090", batch=300, prompt=1, generate=256)
-    assert [each["option"] for each in found["changes"]] == ["--prompt", "--cache-dtype", "--weights", "--gpus"]
+    assert [each["option"] for each in found["changes"]] == [
+        "--prompt", "--batch", "--cache-dtype", "--weights", "--offload-gb", "--offload-layers", "--gpus",
+    ]  # fmt: skip
+    assert held("llama3.1-8b", "rtx-4090", batch=300, prompt=1, generate=256)["max_batch"] == 257
+    assert found["changes"][1]["options"] == {"batch": 257}
     assert found["smallest_change"]["options"]["generate"] < 256
 
 
@@ -152,6 +159,189 @@ def test_copies_are_left_out_where_they_must_be() -> None:
     last = found["changes"][-1]
     assert last["text"] == "It fits on 2 x a100-sxm: --gpus 2 --tp 2, without --dp."
     assert held("llama2-70b", "a100-80gb", batch=2, **last["options"])["fits"]
+
+
+def with_engine(name: str, engine: str) -> Any:
+    """Return a bundled model under the plain rules, of an engine that is told by its own flags."""
+    return dataclasses.replace(planner.load(name), engine=Engine(engine))
+
+
+def changes_of(found: dict[str, Any]) -> dict[str, tuple[Any, str | None]]:
+    """Return value and the engine's flags of the changes, by option."""
+    return {each["option"]: (each["value"], each["flags"]) for each in found["changes"]}
+
+
+def test_the_least_that_the_host_holds() -> None:
+    """Mixtral on 24 GB is short of 64.17 GiB: in tenths, in layers of 2.7 GiB with their cache, in experts of 2.6 GiB.
+
+    A layer: 8 x 3 x 4,096 x 14,336 x 2 bytes = 2.625 GiB of experts, 80 MiB of attention and 5 MiB of cache: 24 x 2.708 =
+    65.0 GiB, 25 x 2.625 = 65.6 GiB; one fewer don't do.
+    """
+    found = fit("mixtral-8x7b", hardware="rtx-4090")
+    assert [each["option"] for each in found["changes"]] == [
+        "--offload-gb", "--offload-layers", "--offload-experts", "--gpus",
+    ]  # fmt: skip
+    assert changes_of(found) | {"--gpus": None} == {
+        "--offload-gb": (64.2, None), "--offload-layers": (24, None), "--offload-experts": (25, None), "--gpus": None,
+    }  # fmt: skip
+    assert not held("mixtral-8x7b", "rtx-4090", offload_layers=23)["fits"]
+    assert not held("mixtral-8x7b", "rtx-4090", offload_experts=24)["fits"]
+    assert found["changes"][1]["text"] == (
+        "It fits with 24 of 32 layers in the host's memory: --offload-layers 24 (65.0 GiB in all)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("vllm", {"--prompt": "--max-model-len {c}", "--batch": "--max-num-seqs {b}", "--cache-dtype": "--kv-cache-dtype fp8"}),
+        ("sglang", {"--prompt": "--context-length {c}", "--batch": "--max-running-requests {b}",
+                    "--cache-dtype": "--kv-cache-dtype fp8_e4m3"}),
+        ("trtllm", {"--prompt": "--max_seq_len {c}", "--batch": "--max_batch_size {b}", "--cache-dtype": "--kv_cache_dtype fp8"}),
+    ],
+)  # fmt: skip
+def test_changes_are_said_as_the_engine_is_told(engine: str, flags: dict[str, str]) -> None:
+    """Its own flags, for the same sizes; the text has them too."""
+    found = fit(with_engine("llama3-70b", engine), hardware="a100-80gb", tp=2, batch=64)
+    there = found["asked"]
+    told = {option: text.format(c=there["max_context"], b=there["max_batch"]) for option, text in flags.items()}
+    assert {option: flag for option, (_, flag) in changes_of(found).items() if option in told} == told
+    assert all(told[each["option"]] in each["text"] for each in found["changes"] if each["option"] in told)
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("vllm", "--tensor-parallel-size 2"),
+        ("sglang", "--tp-size 2"),
+        ("trtllm", "--tp_size 2"),
+        ("llama.cpp", "--split-mode layer"),
+        ("transformers", None),
+    ],
+)
+def test_devices_are_said_as_the_engine_is_told(engine: str, flags: str | None) -> None:
+    """Llama 2 70B on two cards of 80 GB; llama.cpp divides layers only."""
+    last = fit(with_engine("llama2-70b", engine), hardware="a100-80gb")["changes"][-1]
+    assert last["flags"] == flags
+    assert last["text"] == f"It fits on 2 x a100-sxm: {flags or '--gpus 2 --tp 2'}."
+
+
+def test_llama_cpp_counts_what_is_on_the_gpu() -> None:
+    """Layers and the head that are not in the host's memory; experts up to a layer; tokens of all sequences; its own formats."""
+    found = fit(with_engine("mixtral-8x7b", "llama.cpp"), hardware="rtx-4090", batch=4)
+    changes = changes_of(found)
+    layers, experts = changes["--offload-layers"], changes["--offload-experts"]
+    assert layers[1] == f"--n-gpu-layers {32 + 1 - layers[0]}"
+    assert experts[1] == f"--n-cpu-moe {experts[0]}"
+    assert "--offload-gb" not in changes
+    assert {row["weights"] for row in found["formats"]} == {"bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m"}
+    assert {row["cache_dtype"] for row in found["cache_dtypes"]} == {"bf16", "fp16", "q8_0", "q4_0"}
+    lite = fit(with_engine("deepseek-v2-lite", "llama.cpp"), hardware="rtx-4090", batch=4)
+    count, flag = changes_of(lite)["--offload-experts"]
+    assert flag == f"--n-cpu-moe {count + 1}"  # its first layer has none
+    small = fit(with_engine("llama3.1-8b", "llama.cpp"), hardware="rtx-4090", batch=4, prompt=16_000, generate=256)
+    longest = small["asked"]["max_context"]
+    assert changes_of(small)["--prompt"][1] == f"--ctx-size {4 * longest}"
+    most = small["asked"]["max_batch"]
+    assert changes_of(small)["--batch"][1] == f"--ctx-size {most * 16_256} --parallel {most}"
+    assert changes_of(small)["--cache-dtype"] == ("q4_0", "--cache-type-k q4_0 --cache-type-v q4_0")
+
+
+def test_all_ways_to_use_eight_devices() -> None:
+    """Qwen2.5-7B has 28 heads: tp 8 is refused; stages have the table first and the head last; 4 key-value heads on 4 ranks.
+
+    A layer: 3,584 x (3,584 + 2 x 512) x 2 + 4,608 biases... so sums are compared: with one rank they are the model's.
+    """
+    found = fit("qwen2.5-7b", hardware="l4", gpus=8)
+    rows_ = {(row["tp"], row["pp"], row["dp"]): row for row in found["layouts"]}
+    assert {key for key, row in rows_.items() if row["problem"]} == {(8, 1, 1)}
+    assert "28 heads" in rows_[8, 1, 1]["problem"]
+    table = 152_064 * 3584 * 2
+    for (tp, pp, dp), row in rows_.items():
+        if row["problem"]:
+            continue
+        assert tp * pp * dp == 8
+        assert [stage["embedding"] for stage in row["stages"]] == [table // tp] + [0] * (pp - 1)
+        assert [stage["head"] for stage in row["stages"]] == [0] * (pp - 1) + [table // tp]
+        assert sum(stage["layers"] for stage in row["stages"]) == 28
+        assert row["copies_of_cache"] == 1
+        there = held("qwen2.5-7b", "l4", tp=tp, pp=pp, dp=dp)
+        assert row["fits"] == there["fits"]
+        assert max(stage["total"] for stage in row["stages"]) == there["total"]
+        if tp == 1:
+            assert sum(stage["weights"] for stage in row["stages"]) == planner.plan("qwen2.5-7b").weights["bytes"]
+
+
+def test_caches_that_ranks_hold_several_times() -> None:
+    """8 key-value heads on 16 ranks: 2 times; latents on 8: 8 times; both are noted."""
+    (wide,) = [row for row in fit("llama3-8b", hardware="l4", gpus=16)["layouts"] if row["tp"] == 16]
+    assert wide["copies_of_cache"] == 2
+    assert wide["notes"] == ["8 key-value heads on 16 ranks: each is held 2 times, weights and cache"]
+    (latent,) = [row for row in fit("deepseek-v3", hardware="h200", gpus=8)["layouts"] if row["tp"] == 8]
+    assert latent["copies_of_cache"] == 8
+    assert latent["notes"] == ["cache rows of 576 elements have no heads to divide: each of 8 ranks holds them"]
+
+
+def test_llama_cpp_is_not_told_to_divide_heads() -> None:
+    """Its rows with tp or copies say so."""
+    found = fit(with_engine("llama3-8b", "llama.cpp"), hardware="l4", gpus=2, tp=1, pp=2)
+    problems = {(row["tp"], row["pp"]): row["problem"] for row in found["layouts"]}
+    assert problems == {
+        (1, 1): "llama.cpp has no flag for this", (1, 2): None, (2, 1): "llama.cpp has no flag for this",
+    }  # fmt: skip
+
+
+def test_copies_divide_sequences() -> None:
+    """64 sequences of 7,256 rows on T4: 4 ranks hold a quarter of the weights, 3.7 GiB, and of 21.3 sequences' caches."""
+    found = fit("llama3-8b", hardware="t4", batch=64, prompt=7000)
+    least = found["fewest_devices"]
+    assert (least["gpus"], least["tp"], least["dp"]) == (12, 4, 3)
+    assert found["changes"][-1]["text"] == "It fits on 12 x t4: --gpus 12 --tp 4 --dp 3."
+    assert least["max_batch"] >= 64
+
+
+def test_experts_that_would_be_cut_are_divided_whole() -> None:
+    """Experts of 768 in blocks of 128: 6 blocks aren't divided by 4; with --ep 4 each rank has whole ones."""
+    config = dict(
+        model_type="qwen3_moe", hidden_size=2048, intermediate_size=6144, num_hidden_layers=48, num_attention_heads=32,
+        num_key_value_heads=4, head_dim=128, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768,
+        vocab_size=151936, max_position_embeddings=40960, tie_word_embeddings=False, torch_dtype="bfloat16",
+    )  # fmt: skip
+    found = fit(config, hardware="t4", weights="fp8-block", batch=32, prompt=2000)
+    least = found["fewest_devices"]
+    assert held(
+        config,
+        "t4",
+        weights="fp8-block",
+        batch=32,
+        prompt=2000,
+        **{k: least[k] for k in ("tp", "pp", "ep", "dp", "cp")},
+    )["fits"]
+    asked = fit(config, hardware="t4", weights="fp8-block", tp=4)
+    assert any("divide whole experts with --ep" in note for note in asked["notes"])
+    assert not asked["fits"]
+    assert fit(config, hardware="t4", weights="fp8-block", tp=4, ep=4)["fits"]
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (("--config", "palm-8b", "--prefix", "100"), dict(config="palm-8b", prefix=100)),
+        (("--config", "longformer-base", "--global-tokens", "8"), dict(config="longformer-base", global_tokens=8)),
+        (("--config", "switch-base-8", "--capacity-factor", "1.5"), dict(config="switch-base-8", capacity_factor=1.5)),
+    ],
+)
+def test_the_command_takes_all_options_of_the_workload(words: tuple[str, ...], options: dict[str, Any]) -> None:
+    """As the main job."""
+    done = run(*words, "--hardware", "a100-80gb", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == fit(hardware="a100-80gb", **options)
+
+
+@pytest.mark.parametrize(("most_", "enough", "found"), [(9, 5, 5), (9, 1, 1), (9, 9, 9), (9, 10, None), (0, 0, None)])
+def test_the_search_finds_the_least(most_: int, enough: int, found: int | None) -> None:
+    """Bisection; None where not even the most is enough."""
+    assert least_(most_, lambda n: n >= enough) == found
 
 
 @settings(deadline=None, max_examples=20)
@@ -172,7 +362,7 @@ def test_laws(config: str, hardware: str, batch: int, prompt: int, weights: str 
     assert found["fits"] == held(model, hardware, **options)["fits"]
     least = found["fewest_devices"]
     if least:
-        sizes = {key: least[key] for key in ("gpus", "tp", "pp")}
+        sizes = {key: least[key] for key in ("gpus", "tp", "pp", "ep", "dp", "cp")}
         there = held(model, hardware, **options, **sizes)
         assert there["fits"]
         assert {key: there[key] for key in ("max_batch", "max_context")} == {
@@ -186,6 +376,11 @@ def test_laws(config: str, hardware: str, batch: int, prompt: int, weights: str 
     for change in found["changes"]:
         applied = options | change["options"]
         assert held(model, hardware, **applied)["fits"], change
+        if change["option"] == "--batch":
+            assert not held(model, hardware, **applied | {"batch": applied["batch"] + 1})["fits"]
+        if change["option"] in {"--offload-layers", "--offload-experts"}:
+            key = change["option"][2:].replace("-", "_")
+            assert not held(model, hardware, **applied | {key: applied[key] - 1})["fits"]
         if change["option"] == "--prompt":
             assert not held(model, hardware, **applied | {"prompt": applied["prompt"] + 1})["fits"]
     for row in (*found["formats"], *found["cache_dtypes"]):
