@@ -10,7 +10,7 @@ from typing import Any
 from planner.errors import PlanError
 from planner.model import Model, Stack
 from planner.plan import Plan
-from planner.precision import element_bits, stored_lines
+from planner.precision import cache_bits, stored_lines
 from planner.workload import Pass, Workload
 
 GENERATION = {
@@ -147,7 +147,7 @@ def _caches(model: Model, plan: Plan, work: Workload) -> Iterator[str]:
         if not cache.owner:
             continue
         tokens = work.source if cache.kind == "cross" else work.context
-        bits = element_bits(plan.precision["state" if cache.kind == "state" else "cache"])
+        bits = cache_bits(plan_precision(model, plan), cache)
         rows = cache.stored(tokens, model.engine)
         limit = f" of {tokens:,} (window {cache.window or cache.chunk:,})" if (cache.window or cache.chunk) else ""
         fixed = f" + {cache.fixed:,} fixed elements" * bool(cache.fixed)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from planner.blocks import Cache, Leaf, Split, Splits
 from planner.errors import PlanError
 from planner.model import Model, Run, Stack
-from planner.precision import Format, Precision, Tensors, element_bits, format_named, stored
+from planner.precision import Format, Precision, Tensors, cache_bits, format_named, stored
 from planner.workload import Workload
 
 TOWERS = {"vision", "audio"}
@@ -482,7 +482,7 @@ def _cache_piece(
     cache: Cache, layers: range, model: Model, work: Workload, precision: Precision, parallel: Parallel
 ) -> Iterator[Piece]:
     """Yield what one device holds of these layers' equal caches: the fullest, where sequences or rows don't divide evenly."""
-    bits = element_bits(precision.state if cache.kind == "state" else precision.cache)
+    bits = cache_bits(precision, cache)
     tokens = work.source if cache.kind == "cross" else work.context
     sequences = -(-work.batch // (parallel.dp * parallel.attention_groups))
     kept = cache.stored(tokens, model.engine)

@@ -58,13 +58,18 @@ def _sizes(parallel: dict[str, Any]) -> str:
 
 
 def _held(held: dict[str, Any]) -> Table:
-    table = _table("Fullest device" if held["parallel"]["devices"] > 1 else "Device", "", "bytes", "")
+    """Return what the fullest device holds, and beside it what all of them hold together."""
+    count = held["parallel"]["devices"]
+    several = [f"all {count:,}"] if count > 1 else []
+    table = _table("Fullest device" if several else "Device", "", "bytes", "", *several)
+    sums = {part: sum(each.get(part, held[part]) for each in held["devices"]) for part in PARTS}
     for part in PARTS:
-        table.add_row(f"  {NAMES.get(part, part)}", f"{held[part]:,}", size(held[part]))
-    if held["host_bytes"]:
-        table.add_row("  host's memory, for all devices", f"{held['host_bytes']:,}", size(held["host_bytes"]))
+        both = [size(sums[part])] if several else []
+        table.add_row(f"  {NAMES.get(part, part)}", f"{held[part]:,}", size(held[part]), *both)
     over = held["headroom"] < 0
     table.add_row("  short of" if over else "  headroom", f"{abs(held['headroom']):,}", size(abs(held["headroom"])))
+    if held["host_bytes"]:
+        table.add_row("  host's memory, in all", f"{held['host_bytes']:,}", size(held["host_bytes"]))
     return table
 
 

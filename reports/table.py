@@ -125,7 +125,7 @@ def _fit(plan: Plan) -> Table | None:
     for part in ("weights", "cache", "activations", "runtime", "total"):
         _add(table, f"  {part}", f"{held[part]:,}", size(held[part]))
     if held["host_bytes"]:
-        _add(table, "  host's memory, for all devices", f"{held['host_bytes']:,}", size(held["host_bytes"]))
+        _add(table, "  host's memory, in all", f"{held['host_bytes']:,}", size(held["host_bytes"]))
     _add(table, "  usable by programs", f"{held['usable']:,}", size(held["usable"]))
     verdict = "[green]headroom[/green]" if held["fits"] else "[bold red]DOES NOT FIT, short of[/bold red]"
     _add(table, f"  {verdict}", f"{abs(held['headroom']):,}", size(abs(held["headroom"])))

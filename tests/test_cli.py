@@ -146,5 +146,5 @@ def test_the_readme_shows_what_the_commands_print() -> None:
 def test_the_questions_are_answered_with_what_the_commands_print() -> None:
     """docs/questions.md (python -m tests.readme)."""
     text = readme.QUESTIONS.read_text()
-    assert len(readme.BLOCK.findall(text)) == 10
+    assert len(readme.BLOCK.findall(text)) == 15
     assert readme.filled(text) == text

@@ -173,7 +173,7 @@ def test_the_command_takes_the_same_options(command: list[str]) -> None:
     words = ["--config", "mixtral-8x7b", "--hardware", "rtx-4090", "--offload-experts", "all", "--offload-gb", "1"]
     done = runner.invoke(app, [*command, *words], env={"COLUMNS": "80"})
     assert done.exit_code == 0
-    assert "host's memory, for all devices" in done.stdout
+    assert "host's memory, in all" in done.stdout
     found = json.loads(runner.invoke(app, [*command, *words, "--json"]).stdout)
     section = found["asked" if command else "memory"]
     assert section == held("mixtral-8x7b", offload_experts="all", offload_gb=1.0)
