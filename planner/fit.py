@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planner.api import MODEL_OPTIONS, load, plan
-from planner.engines.flags_named import OWN, Named, named
+from planner.engines.flags_named import OWN, Named, named, untold
 from planner.errors import PlanError
-from planner.memory import devices, memory, spread
+from planner.memory import Device, devices, memory, spread
 from planner.model import Model
 from planner.offload import GIB, NOTHING, Offload, expert_layers, offload_of
 from planner.precision import Precision, element_bits, resolve, stored, weight_bytes
@@ -79,8 +79,8 @@ class Question(NamedTuple):
 
     @property
     def problem(self) -> PlanError | None:
-        """Why engines refuse to spread these weights so; None: they don't."""
-        return legal(self.model, self.parallel, self.precision)
+        """Why engines refuse to spread these weights so, or can't be told; None: neither."""
+        return legal(self.model, self.parallel, self.precision) or untold(self.model.engine.name, self.parallel)
 
     def section(self) -> dict[str, Any]:
         """Return the memory section of its plan."""
@@ -92,7 +92,7 @@ class Question(NamedTuple):
             work, precision, parallel = self.work, self.precision, self.parallel
         except PlanError:
             return False
-        return not legal(self.model, parallel, precision) and self._holds(work, precision, parallel)
+        return not self.problem and self._holds(work, precision, parallel)
 
     def _holds(self, work: Workload, precision: Precision, parallel: Parallel) -> bool:
         if self.offload == NOTHING and any(
@@ -100,7 +100,14 @@ class Question(NamedTuple):
             for share in device_shares(self.model, precision, work, parallel)
         ):
             return False  # sooner found than activations
-        held = devices(self.model, work, precision, parallel, self.hardware, self.offload)
+        return self.suffices(self.held(work, precision, parallel))
+
+    def held(self, work: Workload, precision: Precision, parallel: Parallel) -> tuple[Device, ...]:
+        """Return what a device of each stage holds."""
+        return devices(self.model, work, precision, parallel, self.hardware, self.offload)
+
+    def suffices(self, held: tuple[Device, ...]) -> bool:
+        """Return whether memory suffices for that."""
         return all(each.total <= self.hardware.usable_bytes.value for each in held)
 
     def layouts(self) -> Iterator[Parallel]:
@@ -264,20 +271,17 @@ def _given(sizes: Mapping[str, int | None]) -> dict[str, Any]:
 
 def _layouts(asked: Question) -> Iterator[dict[str, Any]]:
     """Yield what the stages hold for every (tp, pp) whose product divides the asked number of devices; copies take the rest."""
-    work, precision, usable = asked.work, asked.precision, int(asked.hardware.usable_bytes.value)
+    work, precision = asked.work, asked.precision
     for size in legal_sizes(asked.model, asked.parallel.devices, precision):
         parallel = Parallel(size.tp, size.pp, dp=size.dp)
         row: dict[str, Any] = {"tp": size.tp, "pp": size.pp, "dp": size.dp, "problem": None, "fits": False}
-        problem = None if size.problem is None else str(size.problem)
-        if not asked.named.allows(parallel):
-            problem = problem or f"{asked.model.engine.name} has no flag for this"
-        if problem:
-            yield row | {"problem": problem, "copies_of_cache": None, "stages": [], "notes": []}
+        if problem := size.problem or untold(asked.model.engine.name, parallel):
+            yield row | {"problem": str(problem), "copies_of_cache": None, "stages": [], "notes": []}
             continue
-        held = devices(asked.model, work, precision, parallel, asked.hardware, asked.offload)
+        held = asked.held(work, precision, parallel)
         shares = device_shares(asked.model, precision, work, parallel)
         yield row | {
-            "fits": all(each.total <= usable for each in held),
+            "fits": asked.suffices(held),
             "copies_of_cache": max(
                 (piece.group // piece.parts for share in shares for piece in share.caches), default=1
             ),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from planner.activations import EAGER, FUSED, Moment, Place, peak, rules_of
 from planner.collectives import sent as sent_between
+from planner.engines.flags_named import named, untold
 from planner.errors import PlanError
 from planner.model import Model
 from planner.offload import NOTHING, Offload, divide
@@ -81,7 +82,7 @@ def on_hardware(
     parallel, notes = spread(model, **sizes)
     section, basis = memory(model, work, precision, parallel, profile, offload)
     notes += shard_notes(model, parallel)
-    if problem := legal(model, parallel, precision):
+    if problem := legal(model, parallel, precision) or untold(model.engine.name, parallel):
         notes.append(f"engines refuse it: {problem}")
     if offload != NOTHING:
         notes.append("what stands in the host's memory is read from there; activations are counted as without that")
@@ -108,6 +109,8 @@ def spread(
     asked = Parallel(tp or 1, pp or 1, ep or 1, dp or 1, cp or 1)
     if gpus is not None and not given:
         widest = max(size for size in legal_tp(model, asked) if gpus % size == 0)
+        if "tp" not in named(model.engine.name).flags:
+            widest = 1
         if gpus // widest > max(depth(model), 1):
             raise PlanError(
                 f"found {gpus}, but {model.name} spreads over at most tp {widest} x pp {depth(model)}",

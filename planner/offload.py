@@ -62,7 +62,7 @@ def offload_of(
     if experts is True or experts == "all":
         experts = ALL
     found = Offload(
-        _whole("--offload-experts", experts or 0, "all, or a whole number of layers"),
+        _whole("--offload-experts", 0 if experts in {None, False} else experts, "all, or a whole number of layers"),
         _whole("--offload-layers", 0 if layers is None else layers, "a whole number of layers"),
     )
     if gb is None:

@@ -25,15 +25,8 @@ def show(plan: Plan, console: Console | None = None) -> None:
     """Print a plan."""
     out = console or Console(highlight=False, emoji=False)
     out.print(_title(plan))
-    for part in (
-        _parameters(plan),
-        _memory(plan),
-        _fit(plan),
-        _sent(plan),
-        _work(plan),
-        _experts(plan),
-        _generation(plan),
-    ):
+    costs = (_work(plan), _experts(plan), _generation(plan))
+    for part in (_parameters(plan), _memory(plan), _fit(plan), _sent(plan), *costs):
         if part:
             out.print()
             out.print(part)

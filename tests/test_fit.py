@@ -283,12 +283,35 @@ def test_caches_that_ranks_hold_several_times() -> None:
 
 
 def test_llama_cpp_is_not_told_to_divide_heads() -> None:
-    """Its rows with tp or copies say so."""
-    found = fit(with_engine("llama3-8b", "llama.cpp"), hardware="l4", gpus=2, tp=1, pp=2)
-    problems = {(row["tp"], row["pp"]): row["problem"] for row in found["layouts"]}
-    assert problems == {
-        (1, 1): "llama.cpp has no flag for this", (1, 2): None, (2, 1): "llama.cpp has no flag for this",
+    """Two devices are two stages; rows with tp or copies say so, and who asks for them is told."""
+    model = with_engine("llama3-8b", "llama.cpp")
+    found = fit(model, hardware="l4", gpus=2)
+    assert (found["asked"]["parallel"]["tp"], found["asked"]["parallel"]["pp"]) == (1, 2)
+    no = "llama.cpp has no flags for {} 2: it knows pp. choose others."
+    assert {(row["tp"], row["pp"]): row["problem"] for row in found["layouts"]} == {
+        (1, 1): "--dp: " + no.format("dp"), (1, 2): None, (2, 1): "--tp: " + no.format("tp"),
     }  # fmt: skip
+    asked = fit(model, hardware="l4", tp=2)
+    assert not asked["fits"]
+    assert "engines refuse it: --tp: " + no.format("tp") in asked["notes"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "sizes", "fits"),
+    [
+        ("vllm", dict(tp=2, ep=2), True),
+        ("vllm", dict(tp=2, dp=2, ep=2), False),
+        ("vllm", dict(tp=2, dp=2, ep=4), True),
+        ("sglang", dict(tp=4, ep=2), True),
+        ("sglang", dict(tp=2, dp=2, ep=4), False),
+        ("trtllm", dict(tp=4, dp=2), False),
+        ("transformers", dict(tp=2, dp=2, ep=2, cp=2), True),
+    ],
+)
+def test_ranks_of_experts_that_engines_know(engine: str, sizes: dict[str, int], fits: bool) -> None:
+    """All devices of a stage divide experts in vLLM, some of tp in SGLang and TensorRT-LLM."""
+    found = fit(with_engine("mixtral-8x7b", engine), hardware="h200", batch=2, **sizes)
+    assert found["fits"] is fits
 
 
 def test_copies_divide_sequences() -> None:

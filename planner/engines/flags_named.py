@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from planner.errors import PlanError
 from planner.shard import Parallel
-
-GIB = 2**30
 
 
 class Named(NamedTuple):
@@ -132,3 +131,18 @@ NAMED = {
 def named(engine: str) -> Named:
     """Return the flags of a program; the plan's own options where it has none."""
     return NAMED.get(engine, OWN)
+
+
+def untold(engine: str, parallel: Parallel) -> PlanError | None:
+    """Return that a program has no flags to spread a model so; None: it has."""
+    if named(engine).allows(parallel):
+        return None
+    sizes = ((name, getattr(parallel, name)) for name in ("tp", "pp", "ep", "dp", "cp"))
+    given = ", ".join(f"{name} {size}" for name, size in sizes if size > 1)
+    known = [name for name in ("tp", "pp", "ep", "dp", "cp") if name in named(engine).flags]
+    limit = {"all": "; ep is that of all devices of a stage", "tp": "; ep divides tp"}.get(named(engine).experts, "")
+    return PlanError(
+        f"{engine} has no flags for {given}: it knows {', '.join(known)}{limit * ('ep' in known)}",
+        where=", ".join(f"--{name}" for name in ("tp", "pp", "ep", "dp", "cp") if getattr(parallel, name) > 1),
+        fix="choose others",
+    )
