@@ -54,11 +54,6 @@ class Device(NamedTuple):
         """All of it."""
         return self.weights + self.cache + self.activations.alive_bytes + self.runtime
 
-    def without(self, host: Share) -> Device:
-        """Return the device without what stands in the host's memory."""
-        weights, cache = host.weight_bytes, host.cache_bytes
-        return self._replace(weights=self.weights - weights, cache=self.cache - cache, host=weights + cache)
-
 
 MOST_DEVICES = 2**16
 
@@ -139,18 +134,15 @@ def devices(
     offload: Offload = NOTHING,
 ) -> tuple[Device, ...]:  # fmt: skip
     """Return what the devices hold, one entry for the equal ones of each pipeline stage."""
-    shares = device_shares(model, precision, work, parallel)
-    found = tuple(
+    shares = divide(model, device_shares(model, precision, work, parallel), offload)
+    return tuple(
         Device(
             share.stage, share.count, share.layers, share.weight_bytes, share.cache_bytes,
             _activations(model, work, precision, parallel, share), _runtime(hardware, parallel)["value"],
+            host=host.weight_bytes + host.cache_bytes,
         )
-        for share in shares
+        for share, host in shares
     )  # fmt: skip
-    if offload == NOTHING:
-        return found
-    moved = (host for _, host in divide(model, shares, offload))
-    return tuple(each.without(host) for each, host in zip(found, moved, strict=True))
 
 
 def _place(model: Model, parallel: Parallel, stage: int) -> Place:
