@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 import planner
 from planner.cli import app
-from planner.engines import Engine
-from planner.engines.flags_named import OWN
+from planner.engines.flags_named import NAMED, OWN
 from planner.errors import PlanError
 from planner.fit import MOST_DEVICES, fit
 from planner.fit import least as least_
@@ -116,9 +115,10 @@ def test_deepseek_v3_on_eight_h200() -> None:
     assert "without stages of layers it takes 8 devices: --gpus 8 --tp 8" in found["notes"]
 
 
-def test_what_fits_nowhere_is_said() -> None:
+def test_what_fits_nowhere_is_said(told: Callable[[str], None]) -> None:
     """DeepSeek-V3 in bf16, 1,250 GiB: 64 T4 have 932, and TensorRT-LLM isn't told to use the host's memory."""
-    found = fit(with_engine("deepseek-v3", "trtllm"), hardware="t4", weights="bf16")
+    told("trtllm")
+    found = fit("deepseek-v3", hardware="t4", weights="bf16")
     assert not found["fits"]
     assert found["fewest_devices"] is None
     assert found["smallest_change"] is None
@@ -161,9 +161,10 @@ def test_copies_are_left_out_where_they_must_be() -> None:
     assert held("llama2-70b", "a100-80gb", batch=2, **last["options"])["fits"]
 
 
-def with_engine(name: str, engine: str) -> Any:
-    """Return a bundled model under the plain rules, of an engine that is told by its own flags."""
-    return dataclasses.replace(planner.load(name), engine=Engine(engine))
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return what makes plans under the plain rules be told as an engine is."""
+    return lambda engine: monkeypatch.setitem(NAMED, "ideal", NAMED.get(engine, OWN))  # type: ignore[arg-type]
 
 
 def changes_of(found: dict[str, Any]) -> dict[str, tuple[Any, str | None]]:
@@ -200,9 +201,12 @@ def test_the_least_that_the_host_holds() -> None:
         ("trtllm", {"--prompt": "--max_seq_len {c}", "--batch": "--max_batch_size {b}", "--cache-dtype": "--kv_cache_dtype fp8"}),
     ],
 )  # fmt: skip
-def test_changes_are_said_as_the_engine_is_told(engine: str, flags: dict[str, str]) -> None:
+def test_changes_are_said_as_the_engine_is_told(
+    told: Callable[[str], None], engine: str, flags: dict[str, str]
+) -> None:
     """Its own flags, for the same sizes; the text has them too."""
-    found = fit(with_engine("llama3-70b", engine), hardware="a100-80gb", tp=2, batch=64)
+    told(engine)
+    found = fit("llama3-70b", hardware="a100-80gb", tp=2, batch=64)
     there = found["asked"]
     told = {option: text.format(c=there["max_context"], b=there["max_batch"]) for option, text in flags.items()}
     assert {option: flag for option, (_, flag) in changes_of(found).items() if option in told} == told
@@ -219,16 +223,25 @@ def test_changes_are_said_as_the_engine_is_told(engine: str, flags: dict[str, st
         ("transformers", None),
     ],
 )
-def test_devices_are_said_as_the_engine_is_told(engine: str, flags: str | None) -> None:
+def test_devices_are_said_as_the_engine_is_told(told: Callable[[str], None], engine: str, flags: str | None) -> None:
     """Llama 2 70B on two cards of 80 GB; llama.cpp divides layers only."""
-    last = fit(with_engine("llama2-70b", engine), hardware="a100-80gb")["changes"][-1]
+    told(engine)
+    last = fit("llama2-70b", hardware="a100-80gb")["changes"][-1]
     assert last["flags"] == flags
     assert last["text"] == f"It fits on 2 x a100-sxm: {flags or '--gpus 2 --tp 2'}."
 
 
-def test_llama_cpp_counts_what_is_on_the_gpu() -> None:
+def test_a_loaded_engine_is_told_by_its_own_flags() -> None:
+    """Llama 3 70B on two cards of 80 GB: its fp8, and a third and fourth card."""
+    found = fit("llama3-70b", hardware="a100-80gb", tp=2, batch=64, engine="vllm")
+    assert changes_of(found)["--weights"] == ("fp8", "--quantization fp8")
+    assert found["changes"][-1]["flags"].startswith("--tensor-parallel-size ")
+
+
+def test_llama_cpp_counts_what_is_on_the_gpu(told: Callable[[str], None]) -> None:
     """Layers and the head that are not in the host's memory; experts up to a layer; tokens of all sequences; its own formats."""
-    found = fit(with_engine("mixtral-8x7b", "llama.cpp"), hardware="rtx-4090", batch=4)
+    told("llama.cpp")
+    found = fit("mixtral-8x7b", hardware="rtx-4090", batch=4)
     changes = changes_of(found)
     layers, experts = changes["--offload-layers"], changes["--offload-experts"]
     assert layers[1] == f"--n-gpu-layers {32 + 1 - layers[0]}"
@@ -236,10 +249,10 @@ def test_llama_cpp_counts_what_is_on_the_gpu() -> None:
     assert "--offload-gb" not in changes
     assert {row["weights"] for row in found["formats"]} == {"bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m"}
     assert {row["cache_dtype"] for row in found["cache_dtypes"]} == {"bf16", "fp16", "q8_0", "q4_0"}
-    lite = fit(with_engine("deepseek-v2-lite", "llama.cpp"), hardware="rtx-4090", batch=4)
+    lite = fit("deepseek-v2-lite", hardware="rtx-4090", batch=4)
     count, flag = changes_of(lite)["--offload-experts"]
     assert flag == f"--n-cpu-moe {count + 1}"  # its first layer has none
-    small = fit(with_engine("llama3.1-8b", "llama.cpp"), hardware="rtx-4090", batch=4, prompt=16_000, generate=256)
+    small = fit("llama3.1-8b", hardware="rtx-4090", batch=4, prompt=16_000, generate=256)
     longest = small["asked"]["max_context"]
     assert changes_of(small)["--prompt"][1] == f"--ctx-size {4 * longest}"
     most = small["asked"]["max_batch"]
@@ -282,16 +295,16 @@ def test_caches_that_ranks_hold_several_times() -> None:
     assert latent["notes"] == ["cache rows of 576 elements have no heads to divide: each of 8 ranks holds them"]
 
 
-def test_llama_cpp_is_not_told_to_divide_heads() -> None:
+def test_llama_cpp_is_not_told_to_divide_heads(told: Callable[[str], None]) -> None:
     """Two devices are two stages; rows with tp or copies say so, and who asks for them is told."""
-    model = with_engine("llama3-8b", "llama.cpp")
-    found = fit(model, hardware="l4", gpus=2)
+    told("llama.cpp")
+    found = fit("llama3-8b", hardware="l4", gpus=2)
     assert (found["asked"]["parallel"]["tp"], found["asked"]["parallel"]["pp"]) == (1, 2)
-    no = "llama.cpp has no flags for {} 2: it knows pp. choose others."
+    no = "ideal has no flags for {} 2: it knows pp. choose others."
     assert {(row["tp"], row["pp"]): row["problem"] for row in found["layouts"]} == {
         (1, 1): "--dp: " + no.format("dp"), (1, 2): None, (2, 1): "--tp: " + no.format("tp"),
     }  # fmt: skip
-    asked = fit(model, hardware="l4", tp=2)
+    asked = fit("llama3-8b", hardware="l4", tp=2)
     assert not asked["fits"]
     assert "engines refuse it: --tp: " + no.format("tp") in asked["notes"]
 
@@ -308,9 +321,12 @@ def test_llama_cpp_is_not_told_to_divide_heads() -> None:
         ("transformers", dict(tp=2, dp=2, ep=2, cp=2), True),
     ],
 )
-def test_ranks_of_experts_that_engines_know(engine: str, sizes: dict[str, int], fits: bool) -> None:
+def test_ranks_of_experts_that_engines_know(
+    told: Callable[[str], None], engine: str, sizes: dict[str, int], fits: bool
+) -> None:
     """All devices of a stage divide experts in vLLM, some of tp in SGLang and TensorRT-LLM."""
-    found = fit(with_engine("mixtral-8x7b", engine), hardware="h200", batch=2, **sizes)
+    told(engine)
+    found = fit("mixtral-8x7b", hardware="h200", batch=2, **sizes)
     assert found["fits"] is fits
 
 
