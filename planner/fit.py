@@ -356,9 +356,8 @@ def _change(
     """
     flags: str | None = None
     if asked.named is not OWN:
-        told = {
-            name: value for name, value in engines.items() if value is not None and (value != 1 or name not in SIZES)
-        }
+        one = {name for name in SIZES if not asked.options.get(name)}  # that are 1 already
+        told = {name: value for name, value in engines.items() if value is not None and (value != 1 or name not in one)}
         flags = asked.named.said(told) or None
     typed = flags or OWN.said(_given(options) if option == "gpus" else options)
     name = f"--{option.replace('_', '-')}"
