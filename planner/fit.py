@@ -17,7 +17,7 @@ from planner.memory import Device, devices, memory, spread
 from planner.model import Model
 from planner.offload import GIB, NOTHING, Offload, expert_layers, offload_of
 from planner.precision import Precision, element_bits, resolve, stored, weight_bytes
-from planner.shard import Parallel, Share, depth, device_shares, legal, legal_sizes
+from planner.shard import Parallel, Share, depth, device_shares, legal, legal_sizes, legal_tp
 from planner.shard import notes as shard_notes
 from planner.workload import Workload, workload
 from profiles.hardware import Hardware
@@ -191,7 +191,7 @@ def fit(
 
     Returns:
         fits; asked: the plan's memory section, bytes; fewest_devices: {gpus, tp, pp, ep, dp, cp, max_batch, max_context},
-        None: more than 64; layouts: all (tp, pp) of the asked number of devices; formats, cache_dtypes: rows for the asked
+        None: more than 64; legal_tp: all, with one copy and one stage; layouts: all (tp, pp) of the asked number of devices; formats, cache_dtypes: rows for the asked
         devices; smallest_change: {option, value, text, options, flags}, None: it fits or no single change is enough;
         changes: all that are, smallest first; notes.
 
@@ -230,6 +230,7 @@ def fit(
         "fits": fits,
         "asked": made.memory,
         "fewest_devices": _fewest(asked, fewest),
+        "legal_tp": _legal_tp(asked),
         "layouts": list(_layouts(asked)),
         "formats": [_row(asked, "weights", name) for name in _names(asked.named.compared, made.precision["weights"])],
         "cache_dtypes": [
@@ -267,6 +268,12 @@ def _sizes(parallel: Parallel) -> dict[str, int | None]:
 def _given(sizes: Mapping[str, int | None]) -> dict[str, Any]:
     """Return the sizes that are to be typed."""
     return {name: size for name, size in sizes.items() if size and (size > 1 or name in {"gpus", "tp"})}
+
+
+def _legal_tp(asked: Question) -> list[int]:
+    """Return the numbers of ranks that divide the model and the asked weights, and that the engine can be told."""
+    tried = (Parallel(tp) for tp in legal_tp(asked.model))
+    return [each.tp for each in tried if asked.named.allows(each) and not legal(asked.model, each, asked.precision)]
 
 
 def _layouts(asked: Question) -> Iterator[dict[str, Any]]:

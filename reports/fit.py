@@ -30,6 +30,7 @@ def show(found: dict[str, Any], console: Console | None = None) -> None:
     out.print(_held(held))
     out.print()
     out.print(_fewest(found))
+    out.print(Text(f"Legal tp: {', '.join(map(str, found['legal_tp']))}"))
     if count > 1:
         out.print()
         out.print(_layouts(found))
