@@ -15,8 +15,8 @@ from planner.engines.flags_named import OWN, Named, named, untold
 from planner.errors import PlanError
 from planner.memory import Device, devices, memory, spread
 from planner.model import Model
-from planner.offload import GIB, NOTHING, Offload, expert_layers, offload_of
-from planner.precision import Precision, element_bits, resolve, stored, weight_bytes
+from planner.offload import EXPERTS, GIB, NOTHING, Offload, divide, expert_layers, offload_of
+from planner.precision import Precision, element_bits, resolve, weight_bytes
 from planner.shard import Parallel, Share, depth, device_shares, legal, legal_sizes, legal_tp
 from planner.shard import notes as shard_notes
 from planner.workload import Workload, workload
@@ -95,10 +95,9 @@ class Question(NamedTuple):
         return not self.problem and self._holds(work, precision, parallel)
 
     def _holds(self, work: Workload, precision: Precision, parallel: Parallel) -> bool:
-        if self.offload == NOTHING and any(
-            share.weight_bytes + share.cache_bytes > self.hardware.usable_bytes.value
-            for share in device_shares(self.model, precision, work, parallel)
-        ):
+        shares = divide(self.model, device_shares(self.model, precision, work, parallel), self.offload)
+        usable = self.hardware.usable_bytes.value
+        if any(share.weight_bytes + share.cache_bytes > usable for share, _ in shares):
             return False  # sooner found than activations
         return self.suffices(self.held(work, precision, parallel))
 
@@ -110,45 +109,49 @@ class Question(NamedTuple):
         """Return whether memory suffices for that."""
         return all(each.total <= self.hardware.usable_bytes.value for each in held)
 
-    def layouts(self) -> Iterator[Parallel]:
+    def layouts(self, *, staged: bool = True) -> Iterator[Parallel]:
         """Yield the legal ways to spread the model in which it fits, fewest devices first, then plainest, then widest tp.
 
         Copies, ranks of rows and ranks of experts are tried beside tp and stages, where the engine can be told so. Copies
-        are of use only if there are as many sequences.
+        are of use only if there are as many sequences. Stages are left out where not `staged`.
         """
         work, precision = self.work, self.precision
-        bounds = NO_BOUNDS if self.offload != NOTHING else _bounds(self.model, work, precision)
+        bounds = _bounds(self.model, work, precision, self.offload)
         usable = int(self.hardware.usable_bytes.value)
         experts = any(place.leaf.work == "experts" for place in self.model.places)
-        for gpus in range(max(bounds.weights // usable, 1), MOST_DEVICES + 1):
+        for gpus in range(max(bounds.weights // (usable + bounds.moved), 1), MOST_DEVICES + 1):
             for parallel in _ways(gpus, work.batch, experts=experts, rows=self.model.generates):
-                if bounds.of(parallel) > usable or not self.named.allows(parallel):
+                if bounds.of(parallel) > usable or (parallel.pp > 1 and not staged) or not self.named.allows(parallel):
                     continue
                 if not legal(self.model, parallel, precision) and self._holds(work, precision, parallel):
                     yield parallel
 
 
 class Bounds(NamedTuple):
-    """Bytes of weights, of those of routed experts and of caches of the whole model: what devices hold at least."""
+    """What devices hold at least.
+
+    Attributes:
+        weights, routed, cache: bytes of the whole model's weights, of those of routed experts, and of its caches.
+        moved: bytes that each device may move to the host's memory.
+    """
 
     weights: int
     routed: int
     cache: int
+    moved: int
 
     def of(self, parallel: Parallel) -> int:
         """Return what the fullest device holds at least."""
         ranks = max(parallel.tp, parallel.ep)
         held = (self.weights - self.routed) // parallel.tp + self.routed // ranks
-        return held // parallel.pp + self.cache // parallel.devices
+        return held // parallel.pp + self.cache // parallel.devices - self.moved
 
 
-NO_BOUNDS = Bounds(0, 0, 0)
-
-
-def _bounds(model: Model, work: Workload, precision: Precision) -> Bounds:
-    (share,) = device_shares(model, precision, work, Parallel())
-    routed = sum(each.stored_bytes for each in stored(model, precision) if each.place.leaf.work == "experts")
-    return Bounds(weight_bytes(model, precision), routed, share.cache_bytes)
+def _bounds(model: Model, work: Workload, precision: Precision, offload: Offload) -> Bounds:
+    shares = device_shares(model, precision, work, Parallel())
+    ((share, _),) = divide(model, shares, offload._replace(bytes=0))
+    routed = sum(piece.bytes for piece in share.weights if piece.part == EXPERTS)
+    return Bounds(share.weight_bytes, routed, share.cache_bytes, offload.bytes)
 
 
 def _ways(gpus: int, sequences: int, *, experts: bool, rows: bool) -> list[Parallel]:
@@ -211,13 +214,10 @@ def fit(
     asked = Question(model, profile_named(str(hardware)), options)
     notes = list(made.model["notes"])
     fits = made.memory["fits"] and not asked.problem
-    layouts = asked.layouts()
-    fewest = next(layouts, None)
+    fewest = next(asked.layouts(), None)
     if fewest is None:
         notes.append(f"it fits on no number of {asked.hardware.name} up to {MOST_DEVICES}, however it is spread")
-    elif (
-        fewest.pp > 1 and "tp" in asked.named.flags and (flat := next((each for each in layouts if each.pp == 1), None))
-    ):
+    elif fewest.pp > 1 and (flat := next(asked.layouts(staged=False), None)):
         notes.append(f"without stages of layers it takes {flat.devices} devices: {OWN.said(_given(_sizes(flat)))}")
     changes = [] if fits else list(_changes(asked, made.memory, fewest))
     if not fits and not changes:

@@ -10,8 +10,11 @@ the padding that dividing it takes). A tensor in fewer parts than there are rank
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
 from math import gcd, lcm
 from typing import NamedTuple
 
@@ -405,9 +408,10 @@ def _stage_of(
         at = start if each.place.end == "front" else last
         yield next((i for i, part in enumerate(parts) if at in part), len(parts) - 1), each.count, ()
         return
-    for index, part in enumerate(parts):
-        if here := tuple(start + layer for layer in each.layers if len(parts) == 1 or start + layer in part):
-            yield index, len(here), here
+    ends = [part.stop for part in parts[:-1]]
+    for index, layers in groupby((start + layer for layer in each.layers), key=partial(bisect_right, ends)):
+        here = tuple(layers)
+        yield index, len(here), here
 
 
 def held_elements(size: int, splits: Splits, parallel: Parallel, *, routed: bool = False) -> int:
