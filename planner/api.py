@@ -52,7 +52,8 @@ def plan(config: str | Path | Mapping[str, Any] | Model, **options: Any) -> Plan
         config: path, bundled name, dict or loaded model.
         **options: batch, prompt, generate, source, prefix (tokens), global_tokens, capacity_factor, images, audio_seconds,
             dtype, weights,
-            cache_dtype, state_dtype, engine, engine_set, assume, set, mtp, strict, hardware, gpus, tp, pp, ep, dp, cp; as in `plan --help`.
+            cache_dtype, state_dtype, engine, engine_set, assume, set, mtp, strict, hardware, gpus, tp, pp, ep, dp, cp,
+            offload_experts, offload_layers, offload_gb; as in `plan --help`.
 
     Raises:
         PlanError: anything that a person can get wrong.
@@ -86,6 +87,9 @@ def _plan(
     ep: int | None = None,
     dp: int | None = None,
     cp: int | None = None,
+    offload_experts: int | str | bool | None = None,
+    offload_layers: int | None = None,
+    offload_gb: float | None = None,
     **model_options: Any,
 ) -> Plan:
     for option, value, low in (
@@ -111,15 +115,20 @@ def _plan(
     precision = resolve(model, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype)
     made = make_plan(model, work, precision, notes)
     sizes = {"gpus": gpus, "tp": tp, "pp": pp, "ep": ep, "dp": dp, "cp": cp}
+    moved = {"offload_experts": offload_experts, "offload_layers": offload_layers, "offload_gb": offload_gb}
     if hardware is None:
-        if spread := [f"--{name}" for name, size in sizes.items() if size not in {None, 1}]:
+        given = [name for name, size in sizes.items() if size not in {None, 1}]
+        given += [name.replace("_", "-") for name, value in moved.items() if value]
+        if spread := [f"--{name}" for name in given]:
             raise PlanError(
                 "given without --hardware", where=", ".join(spread), fix="name it: `plan hardware` lists some"
             )
         return made
     from planner.memory import on_hardware  # noqa: PLC0415
+    from planner.offload import offload_of  # noqa: PLC0415
 
-    return on_hardware(made, model, work, precision, hardware, sizes)
+    offload = offload_of(offload_experts, offload_layers, offload_gb)
+    return on_hardware(made, model, work, precision, hardware, sizes, offload)
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:

@@ -143,6 +143,24 @@ Dp = Annotated[
 Cp = Annotated[
     int | None, typer.Option("--cp", metavar="N", rich_help_panel=DEVICES, help="ranks that divide cache rows")
 ]
+OffloadExperts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="all|N",
+        rich_help_panel=DEVICES,
+        help="routed experts (of the first N such layers) in the host's memory",
+    ),
+]
+OffloadLayers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", rich_help_panel=DEVICES, help="the first N layers, weights and cache, in the host's memory"
+    ),
+]
+OffloadGb = Annotated[
+    float | None,
+    typer.Option(metavar="GIB", rich_help_panel=DEVICES, help="so much of each device's weights in the host's memory"),
+]
 RequireFit = Annotated[
     bool, typer.Option("--require-fit", rich_help_panel=DEVICES, help="exit code 1 where the plan doesn't fit")
 ]
@@ -184,6 +202,9 @@ def main_job(  # noqa: PLR0913, PLR0917 - one for each option
     ep: Ep = None,
     dp: Dp = None,
     cp: Cp = None,
+    offload_experts: OffloadExperts = None,
+    offload_layers: OffloadLayers = None,
+    offload_gb: OffloadGb = None,
     require_fit: RequireFit = False,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -218,6 +239,7 @@ def main_job(  # noqa: PLR0913, PLR0917 - one for each option
         model, batch=batch, prompt=prompt, generate=generate, source=source, prefix=prefix, global_tokens=global_tokens,
         capacity_factor=capacity_factor, images=images, audio_seconds=audio_seconds, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype,
         hardware=hardware, gpus=gpus, tp=tp, pp=pp, ep=ep, dp=dp, cp=cp,
+        offload_experts=offload_experts, offload_layers=offload_layers, offload_gb=offload_gb,
     )  # fmt: skip
     if require_fit and made.memory is None:
         raise PlanError("given without --hardware", where="--require-fit", fix="name it: `plan hardware` lists some")
@@ -278,6 +300,9 @@ def fit(  # noqa: PLR0913, PLR0917 - one for each option
     ep: Ep = None,
     dp: Dp = None,
     cp: Cp = None,
+    offload_experts: OffloadExperts = None,
+    offload_layers: OffloadLayers = None,
+    offload_gb: OffloadGb = None,
     assume: Assume = None,
     set_: Set = None,
     mtp: Mtp = False,
@@ -288,6 +313,9 @@ def fit(  # noqa: PLR0913, PLR0917 - one for each option
     prompt: Prompt = None,
     generate: Generate = None,
     source: SourceOption = None,
+    prefix: Prefix = 0,
+    global_tokens: GlobalTokens = 0,
+    capacity_factor: Capacity = None,
     images: Images = 0,
     audio_seconds: AudioSeconds = 0,
     dtype: Dtype = None,
@@ -302,8 +330,9 @@ def fit(  # noqa: PLR0913, PLR0917 - one for each option
 
     found = fitted(
         config, hardware=hardware, gpus=gpus, tp=tp, pp=pp, ep=ep, dp=dp, cp=cp, assume=assume, set=tuple(set_ or ()), mtp=mtp,
-        strict=strict, engine=engine, engine_set=tuple(engine_set or ()), batch=batch, prompt=prompt, generate=generate, source=source, images=images,
-        audio_seconds=audio_seconds, dtype=dtype, weights=weights, cache_dtype=cache_dtype, state_dtype=state_dtype,
+        strict=strict, engine=engine, engine_set=tuple(engine_set or ()), batch=batch, prompt=prompt, generate=generate, source=source, prefix=prefix, global_tokens=global_tokens,
+        capacity_factor=capacity_factor, images=images, audio_seconds=audio_seconds, dtype=dtype, weights=weights, cache_dtype=cache_dtype,
+        state_dtype=state_dtype, offload_experts=offload_experts, offload_layers=offload_layers, offload_gb=offload_gb,
     )  # fmt: skip
     if as_json:
         _print_json(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from planner.blocks import Leaf
 from planner.model import Layer, Model, Stack
@@ -36,6 +36,16 @@ class Collective(NamedTuple):
     bytes: int
     ranks: int
 
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that cross links for all of them, of one group of ranks: a ring's, or what each sends to each other one."""
+        return self.count * self.bytes * CROSSINGS[self.kind] * (self.ranks - 1)
+
+
+CROSSINGS = {"all-reduce": 2, "all-gather": 1, "all-to-all": 1, "send": 1}
+"""How often a message's bytes cross links, for each rank but one: in a ring, an all-reduce is a scatter and a gather of
+parts; in an all-to-all each of `ranks` keeps its own part, where they are chosen evenly."""
+
 
 class Message(NamedTuple):
     """A message of one layer, or of what stands before and after the layers: elements of activations instead of bytes."""
@@ -45,6 +55,37 @@ class Message(NamedTuple):
     elements: int
     ranks: int
     count: int = 1  # type: ignore[assignment]  # not the method that tuples have
+
+
+def sent(
+    model: Model, work: Workload, precision: Precision, parallel: Parallel
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Return the JSON's section, None for one device, and how its figures came about."""
+    if parallel.devices == 1:
+        return None, {}
+    found: dict[str, Any] = {
+        phase: [
+            each._asdict() | {"total_bytes": each.total_bytes}
+            for each in collectives(model, precision, work, parallel, phase)
+        ]
+        if phase == "prefill" or model.stack("decoder")
+        else None
+        for phase in PHASES
+    }
+    return found, {f"collectives.{phase}": BASIS for phase, messages in found.items() if messages is not None}
+
+
+PHASES: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
+
+BASIS = {
+    "kind": "formula",
+    "formula": "messages of one pass of one copy, from how tensors divide; total_bytes: count x bytes x (ranks - 1), twice that "
+    "for an all-reduce: what crosses links in a ring, of one group of ranks",
+    "source": "planner/collectives.py",
+    "low": None,
+    "high": None,
+    "verify": "python -m pytest tests/test_shard.py",
+}
 
 
 def collectives(

@@ -10,7 +10,7 @@ from typing import Any
 from planner.errors import PlanError
 from planner.model import Model, Stack
 from planner.plan import Plan
-from planner.precision import element_bits, stored_lines
+from planner.precision import cache_bits, stored_lines
 from planner.workload import Pass, Workload
 
 GENERATION = {
@@ -101,10 +101,19 @@ def _lines(model: Model, plan: Plan, path: str) -> Iterator[str]:
             for stack in model.stacks:
                 if stack.name == "decoder":
                     yield from _products(stack, work.decode(), model, rest)
+        case ["collectives", phase] if plan.collectives and plan.collectives.get(phase):
+            yield from (_message(each) for each in plan.collectives[phase])
         case ["generation", *_, last] if last in GENERATION:
             yield GENERATION[last]
         case ["workload" | "precision" | "model", *_]:
             yield "given with the call, or its default for this model (docs/json.md)"
+
+
+def _message(each: dict[str, Any]) -> str:
+    return (
+        f"{each['total_bytes']:>20,}  stage {each['stage']}: {each['count']:,} x {each['kind']} of {each['bytes']:,} bytes "
+        f"on {each['ranks']} ranks, {each['site']}"
+    )
 
 
 def plan_precision(model: Model, plan: Plan) -> Any:
@@ -138,7 +147,7 @@ def _caches(model: Model, plan: Plan, work: Workload) -> Iterator[str]:
         if not cache.owner:
             continue
         tokens = work.source if cache.kind == "cross" else work.context
-        bits = element_bits(plan.precision["state" if cache.kind == "state" else "cache"])
+        bits = cache_bits(plan_precision(model, plan), cache)
         rows = cache.stored(tokens, model.engine)
         limit = f" of {tokens:,} (window {cache.window or cache.chunk:,})" if (cache.window or cache.chunk) else ""
         fixed = f" + {cache.fixed:,} fixed elements" * bool(cache.fixed)

@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from planner.activations import EAGER, FUSED, Moment, Place, peak, rules_of
+from planner.collectives import sent as sent_between
 from planner.engines import SERVING
 from planner.engines.capacity import Asked
+from planner.engines.flags_named import named, untold
 from planner.engines.serving import Reserve
 from planner.errors import PlanError
 from planner.model import Model
+from planner.offload import NOTHING, Offload, divide
 from planner.precision import Precision
 from planner.shard import Parallel, Share, depth, device_shares, legal, legal_tp, stages
+from planner.shard import notes as shard_notes
 from planner.workload import Workload
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ class Device(NamedTuple):
         stage: 0 is the first. count: equal devices. layers: executed by it.
         weights, cache: stored. activations: at their peak, and where. runtime: context, libraries and collectives.
         limit: what all of it may be; room: what the cache may be, where an engine sets memory aside for it.
+        host: weights and caches that stand in the host's memory for it.
     """
 
     stage: int
@@ -49,6 +54,7 @@ class Device(NamedTuple):
     runtime: int
     limit: int
     room: int | None = None
+    host: int = 0
 
     @property
     def total(self) -> int:
@@ -65,13 +71,14 @@ MOST_DEVICES = 2**16
 
 
 def on_hardware(
-    made: Plan, model: Model, work: Workload, precision: Precision, name: str | Path, sizes: dict[str, int | None]
-) -> Plan:
+    made: Plan, model: Model, work: Workload, precision: Precision, name: str | Path, sizes: dict[str, int | None],
+    offload: Offload = NOTHING,
+) -> Plan:  # fmt: skip
     """Return the plan with what hardware adds to it.
 
     Args:
         made: the plan so far. model, work, precision: that it was made of.
-        name: of a profile, or its file. sizes: gpus, tp, pp, ep, dp, cp, as given.
+        name: of a profile, or its file. sizes: gpus, tp, pp, ep, dp, cp, as given. offload: to the host's memory.
 
     Raises:
         PlanError: no such profile, or the model can't be spread so.
@@ -80,10 +87,16 @@ def on_hardware(
 
     profile = hardware(str(name))
     parallel, notes = spread(model, **sizes)
-    section, basis = memory(model, work, precision, parallel, profile)
+    section, basis = memory(model, work, precision, parallel, profile, offload)
+    notes += shard_notes(model, parallel)
+    if problem := legal(model, parallel, precision) or untold(model.engine.name, parallel):
+        notes.append(f"engines refuse it: {problem}")
+    if offload != NOTHING:
+        notes.append("what stands in the host's memory is read from there; activations are counted as without that")
     notes += [f"{profile.title}: {note}" for note in profile.notes]
     described = made.model | {"notes": [*made.model["notes"], *notes]}
-    return made._replace(model=described, memory=section, basis=made.basis | basis)
+    sent, why = sent_between(model, work, precision, parallel)
+    return made._replace(model=described, memory=section, collectives=sent, basis=made.basis | basis | why)
 
 
 def spread(
@@ -103,6 +116,8 @@ def spread(
     asked = Parallel(tp or 1, pp or 1, ep or 1, dp or 1, cp or 1)
     if gpus is not None and not given:
         widest = max(size for size in legal_tp(model, asked) if gpus % size == 0)
+        if "tp" not in named(model.engine.name).flags:
+            widest = 1
         if gpus // widest > max(depth(model), 1):
             raise PlanError(
                 f"found {gpus}, but {model.name} spreads over at most tp {widest} x pp {depth(model)}",
@@ -128,44 +143,50 @@ def spread(
 
 def devices(
     model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware,
-    reserves: tuple[Reserve, ...] = (),
+    reserves: tuple[Reserve, ...] = (), offload: Offload = NOTHING,
 ) -> tuple[Device, ...]:  # fmt: skip
     """Return what the devices hold, one entry for the equal ones of each pipeline stage.
 
     Args:
         model, work, precision, parallel, hardware: what is held, and where.
         reserves: what an engine sets aside on each stage, which then replaces all but the cache.
+        offload: to the host's memory.
     """
-    shares = device_shares(model, precision, work, parallel)
+    shares = divide(model, device_shares(model, precision, work, parallel), offload)
     limit = int(hardware.usable_bytes.value)
     if reserves:
         return tuple(
             Device(
                 share.stage, share.count, share.layers, each.size("weights"), share.cache_bytes,
                 Moment(each.said("activations"), each.size("activations")), each.size("runtime") + each.size("graphs"),
-                limit, each.pool.value,
+                limit, each.pool.value, host.weight_bytes + host.cache_bytes,
             )
-            for share, each in zip(shares, reserves, strict=True)
+            for (share, host), each in zip(shares, reserves, strict=True)
         )  # fmt: skip
     return tuple(
         Device(
             share.stage, share.count, share.layers, share.weight_bytes, share.cache_bytes,
             _activations(model, work, precision, parallel, share), _runtime(hardware, parallel)["value"], limit,
+            host=host.weight_bytes + host.cache_bytes,
         )
-        for share in shares
+        for share, host in shares
     )  # fmt: skip
 
 
 def reserved(
-    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware
-) -> tuple[Reserve, ...]:
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware,
+    offload: Offload = NOTHING,
+) -> tuple[Reserve, ...]:  # fmt: skip
     """Return what the model's engine sets aside on each stage before the first request; (): it isn't one that serves."""
     if model.engine.name not in SERVING:
         return ()
     found: tuple[Reserve, ...] = import_module(SERVING[model.engine.name]).reserve(
         model, work, precision, parallel, hardware
     )
-    return found
+    if offload == NOTHING:
+        return found
+    shares = divide(model, device_shares(model, precision, work, parallel), offload)
+    return tuple(each.without(host.weight_bytes) for each, (_, host) in zip(found, shares, strict=True))
 
 
 def _place(model: Model, parallel: Parallel, stage: int) -> Place:
@@ -195,16 +216,18 @@ def _runtime(hardware: Hardware, parallel: Parallel) -> dict[str, int]:
 
 
 def memory(
-    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware,
+    offload: Offload = NOTHING,
+) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Return the JSON's section, of the fullest device and of all, and how its figures came about."""
     usable, capacity = int(hardware.usable_bytes.value), int(hardware.nameplate_bytes.value)
-    reserves = reserved(model, work, precision, parallel, hardware)
-    held = devices(model, work, precision, parallel, hardware, reserves)
+    reserves = reserved(model, work, precision, parallel, hardware, offload)
+    held = devices(model, work, precision, parallel, hardware, reserves, offload)
     fullest = min(held, key=lambda device: device.headroom)
 
     def fits(some: Workload) -> bool:
-        return all(each.headroom >= 0 for each in devices(model, some, precision, parallel, hardware, reserves))
+        found = devices(model, some, precision, parallel, hardware, reserves, offload)
+        return all(each.headroom >= 0 for each in found)
 
     def lengthened(tokens: int) -> Workload:
         generated = min(work.generate, tokens)
@@ -216,6 +239,7 @@ def memory(
         "usable": usable,
         "max_batch": most(lambda batch: fits(work._replace(batch=batch))),
         "max_context": _longest(model, lambda tokens: fits(lengthened(tokens))),
+        "host_bytes": sum(each.host * each.count for each in held),
         "peak": fullest.activations.name,
         "hardware": hardware.name,
         "parallel": parallel._asdict() | {"devices": parallel.devices},
@@ -239,6 +263,7 @@ def _entry(device: Device) -> dict[str, Any]:
         "cache": device.cache,
         "activations": device.activations.alive_bytes,
         "runtime": device.runtime,
+        "host_bytes": device.host,
         "total": device.total,
         "fits": device.headroom >= 0,
         "headroom": device.headroom,
@@ -346,6 +371,8 @@ def _basis(
             "elementwise fused, high: one kernel for each operation (transformers, not compiled)",
             "planner/activations.py", low, high, verify="python -m pytest tests/test_activations.py",
         ),
+        "host_bytes": say("formula", "weights and caches in the host's memory for all devices together", "planner/offload.py",
+                          section["host_bytes"], section["host_bytes"]),
         "runtime": say("source", "context, kernels and libraries of the process, and collectives' buffers",
                        _runtime_source(hardware, parallel), runtime["low"], runtime["high"]),
         "total": say("formula", "weights + cache + activations + runtime", "the four above", *total),

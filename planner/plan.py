@@ -10,7 +10,7 @@ from planner.engines import Engine
 from planner.generation import generation
 from planner.model import Model, Stack, whole
 from planner.moe import distinct_experts, dropped_share, expert_capacity
-from planner.precision import Precision, element_bits, weight_bytes
+from planner.precision import Precision, cache_bits, weight_bytes
 from planner.traffic import pass_traffic
 from planner.workload import Pass, Workload
 
@@ -29,6 +29,7 @@ class Plan(NamedTuple):
         moe: experts visited; None without experts.
         traffic: bytes moved and FLOPs per byte of each phase.
         memory, latency: None without hardware.
+        collectives: what devices send each other, by phase; None with fewer than two.
         basis: how each figure that is not a count came about.
         checkpoint: whether the weights beside the config agree; None where there are none.
     """
@@ -45,6 +46,7 @@ class Plan(NamedTuple):
     moe: dict[str, Any] | None
     traffic: dict[str, Any]
     memory: dict[str, Any] | None
+    collectives: dict[str, Any] | None
     latency: dict[str, Any] | None
     basis: dict[str, Any]
     checkpoint: dict[str, Any] | None
@@ -87,6 +89,7 @@ def make_plan(model: Model, work: Workload, precision: Precision, notes: list[st
         _traffic(model, work, precision, flops, basis),
         None,
         None,
+        None,
         basis,
         _checkpoint(model),
     )
@@ -121,11 +124,6 @@ def _params(model: Model) -> dict[str, Any]:
 def _cache(model: Model, work: Workload, precision: Precision, engine: Engine) -> dict[str, Any]:
     """Bytes of all sequences with P + G rows; state in its own dtype."""
     decoder = model.stack("decoder")
-    bits = {
-        "self": element_bits(precision.cache),
-        "cross": element_bits(precision.cache),
-        "state": element_bits(precision.state),
-    }
     parts = {"self": 0, "cross": 0, "state": 0}
     layers: list[int] = []
     per_token = Fraction(0)
@@ -135,12 +133,13 @@ def _cache(model: Model, work: Workload, precision: Precision, engine: Engine) -
         owned = [cache for cache in run.layer.caches if cache.owner]
         for cache in owned:
             tokens = work.source if cache.kind == "cross" else work.context
-            stored = _whole_bytes(work.batch * cache.elements(tokens, engine), bits[cache.kind])
+            bits = cache_bits(precision, cache)
+            stored = _whole_bytes(work.batch * cache.elements(tokens, engine), bits)
             parts[cache.kind] += stored * run.count * run.repeats
             slot += stored
             if cache.kind != "cross":
                 grown = cache.elements(tokens + step, engine) - cache.elements(tokens, engine)
-                per_token += grown * Fraction(bits[cache.kind]) / 8 / step * run.count * run.repeats
+                per_token += grown * bits / 8 / step * run.count * run.repeats
         if owned:
             layers += [slot] * (run.count * run.repeats)
     return {"bytes": sum(parts.values()), "bytes_per_token": whole(per_token), "parts": parts, "layers": layers}

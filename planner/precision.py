@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from planner.blocks import Work
+from planner.blocks import Cache, Work
 from planner.errors import PlanError
 from planner.model import Model, Place, Stack
 
@@ -209,6 +209,13 @@ DTYPES: dict[str, Fraction] = {
 }
 """Bits of an element of activations, caches and states, its share of block scales included."""
 
+LAYOUTS: dict[str, dict[int, int]] = {"fp8_ds_mla": {576: 656, 128: 132}}
+"""Formats of whole cache rows, in which elements differ in width: bytes of a row, by its elements.
+
+fp8_ds_mla: a latent is 512 elements of 8 bits, a 32-bit scale for each 128 of them and 64 rotary elements of 16 bits; the key
+of an indexer, 128 elements of 8 bits and a 32-bit scale (vLLM, model_executor/layers/attention/mla_attention.py, 0.32).
+"""
+
 SPELLINGS = {
     "float32": "fp32", "float": "fp32", "f32": "fp32", "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16",
     **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3", "fp8_e4m3", "fp8_e5m2", "e4m3", "e5m2"), "fp8"),
@@ -235,7 +242,14 @@ def canonical(dtype: str, where: str) -> str:
 
 def element_bits(dtype: str) -> Fraction:
     """Return the bits of an element, its share of block scales included (q8_0: 34 bytes for 32, 8.5 bits)."""
-    return DTYPES[dtype]
+    return row_bits(dtype, next(iter(LAYOUTS[dtype]))) if dtype in LAYOUTS else DTYPES[dtype]
+
+
+def row_bits(dtype: str, row: int) -> Fraction:
+    """Return the bits of an element of a cache row of so many, its share of what the row holds beside them included."""
+    if dtype not in LAYOUTS:
+        return DTYPES[dtype]
+    return Fraction(LAYOUTS[dtype][row] * 8, row)
 
 
 @lru_cache(maxsize=64)
@@ -388,7 +402,7 @@ def resolve(
     for patterns in (skips, *(patterns for patterns, _ in rules)):
         if patterns:
             _check(patterns, f"{model.source}, quantization_config")
-    cache = canonical(cache_dtype, "--cache-dtype") if cache_dtype else scheme.cache or own
+    cache = _cache_dtype(model, cache_dtype) if cache_dtype else scheme.cache or own
     if scheme.cache and not cache_dtype:
         notes.append(f"the config's cache scheme stores rows in {cache}")
     if state_dtype:
@@ -401,6 +415,28 @@ def resolve(
     if rules:
         notes += _rule_notes(model, found)
     return found._replace(notes=tuple(dict.fromkeys(notes)))
+
+
+def cache_bits(precision: Precision, cache: Cache) -> Fraction:
+    """Return the bits of an element of a cache: of its rows, or of its state."""
+    return element_bits(precision.state) if cache.kind == "state" else row_bits(precision.cache, cache.row)
+
+
+def _cache_dtype(model: Model, name: str) -> str:
+    """Return the dtype of cache rows, or the layout of whole rows, which must be the model's."""
+    layout = str(name).lower()
+    if layout not in LAYOUTS:
+        return canonical(name, "--cache-dtype")
+    known = LAYOUTS[layout]
+    caches = [cache for stack in model.stacks for cache in stack.caches if cache.kind != "state"]
+    if not caches or any(cache.split or cache.row not in known for cache in caches):
+        found = ", ".join(f"{row:,}" for row in sorted({cache.row for cache in caches})) or "none"
+        rows = " or ".join(map(str, known))
+        raise PlanError(
+            f"found {name!r}, a layout of latents and indexer keys of {rows} elements; rows of {model.name}: {found}",
+            where="--cache-dtype", fix="choose fp8",
+        )  # fmt: skip
+    return layout
 
 
 def _is_plain(name: str) -> bool:

@@ -10,15 +10,18 @@ the padding that dividing it takes). A tensor in fewer parts than there are rank
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
 from math import gcd, lcm
 from typing import NamedTuple
 
 from planner.blocks import Cache, Leaf, Split, Splits
 from planner.errors import PlanError
 from planner.model import Model, Run, Stack
-from planner.precision import Format, Precision, Tensors, element_bits, format_named, stored
+from planner.precision import Format, Precision, Tensors, cache_bits, format_named, stored
 from planner.workload import Workload
 
 TOWERS = {"vision", "audio"}
@@ -94,6 +97,8 @@ class Piece(NamedTuple):
         parts: that the whole is divided into; 1 is on every rank.
         padding_bytes: what all parts together have beyond the tensor: rows of no token, scales of blocks that are cut.
         group: ranks that could divide it.
+        part: the tensor's, as in params.by_block; "" for caches.
+        layers: that have one each, by their numbers among those that stages divide; none: beside the layers.
     """
 
     name: str
@@ -101,6 +106,8 @@ class Piece(NamedTuple):
     parts: int
     padding_bytes: int = 0
     group: int = 1
+    part: str = ""
+    layers: tuple[int, ...] = ()
 
 
 class Share(NamedTuple):
@@ -108,7 +115,7 @@ class Share(NamedTuple):
 
     Attributes:
         stage: 0 is the first. count: equal devices. layers: executed by it.
-        weights: by tensor. caches: by kind.
+        weights: by tensor. caches: of equal layers.
     """
 
     stage: int
@@ -238,13 +245,23 @@ def _illegal_tp(model: Model, parallel: Parallel) -> PlanError | None:
     bad = [limit for limit in _limits(model) if not limit.allows(parallel)]
     if not bad:
         return None
-    causes = "; ".join(
+    causes = [
         f"the {each.split.units:,} {each.split.unit} of {each.path} "
         + ("neither divide by it nor divide it" if each.split.repeats else "don't divide by it")
-        for each in bad[:3]
-    )
+        for each in bad
+    ]
+    causes += [
+        f"the vocabulary of {n:,} doesn't either, and would be padded to {padded(n, parallel.tp):,} rows"
+        for n in _vocabularies(model)
+        if n % parallel.tp
+    ]
     sizes = _listed(legal_tp(model, parallel))
-    return PlanError(f"found {parallel.tp}, but {causes}", where="--tp", fix=f"{model.name} allows {sizes}")
+    return PlanError(f"found {parallel.tp}, but {'; '.join(causes)}", where="--tp", fix=f"{model.name} allows {sizes}")
+
+
+def _vocabularies(model: Model) -> list[int]:
+    """Return the rows of the tables that ranks divide, smallest first."""
+    return sorted({cut.units for place in model.places for cut in place.leaf.split if cut.unit == "vocabulary"})
 
 
 def _illegal_ep(model: Model, parallel: Parallel) -> PlanError | None:
@@ -286,7 +303,10 @@ def _illegal_pp(model: Model, pp: int) -> PlanError | None:
 
 
 def _cut_scales(model: Model, parallel: Parallel, precision: Precision) -> PlanError | None:
-    """Return the first matrix whose quantised blocks the ranks would cut, which engines refuse."""
+    """Return the matrices whose quantised blocks the ranks would cut, which engines refuse; sizes that cut none."""
+    cut_by: dict[tuple[int, int], str] = {}
+    allowed = set(_divisors(parallel.tp))
+    whole_experts = False
     for each in stored(model, precision):
         leaf, form = each.place.leaf, format_named(each.format)
         if form.mixture or form.flat or form.name in PADDED or each.place.stack in TOWERS:
@@ -296,16 +316,22 @@ def _cut_scales(model: Model, parallel: Parallel, precision: Precision) -> PlanE
             width, block = (leaf.n_in, form.group) if cut.along == "in" else (cut.size or leaf.n_out, form.group_out)
             if cut.along in {"rows", "copies"} or not block or block == 1:
                 continue
-            sizes = [n for n in _divisors(parallel.tp) if not _cuts(cut, width, block, parallel._replace(tp=n), routed)]
-            if parallel.tp not in sizes:
+            allowed -= {n for n in allowed if _cuts(cut, width, block, parallel._replace(tp=n), routed)}
+            if _cuts(cut, width, block, parallel, routed):
                 held = held_elements(width, (cut._replace(size=0),), parallel, routed=routed)
-                return PlanError(
-                    f"found {parallel.tp}, but a rank's {held:,} of the {width:,} of {each.path} "
+                whole_experts |= routed
+                cut_by.setdefault(
+                    (width, block),
+                    f"a rank's {held:,} of the {width:,} of {each.path} "
                     f"aren't whole blocks of {block} that share a scale ({each.format})",
-                    where="--tp",
-                    fix=f"choose one of {_listed(sizes)}" + ", or divide whole experts with --ep" * routed,
                 )
-    return None
+    if not cut_by:
+        return None
+    return PlanError(
+        f"found {parallel.tp}, but {'; '.join(cut_by.values())}",
+        where="--tp",
+        fix=f"choose one of {_listed(sorted(allowed))}" + ", or divide whole experts with --ep" * whole_experts,
+    )
 
 
 def _cuts(cut: Split, width: int, block: int, parallel: Parallel, routed: bool) -> bool:
@@ -367,23 +393,25 @@ def _offsets(model: Model) -> dict[str, int]:
     return found
 
 
-def _stage_of(each: Tensors, model: Model, parts: list[range], offsets: dict[str, int]) -> Iterator[tuple[int, int]]:
-    """Yield the stages that hold some of equal tensors, and how many."""
+def _stage_of(
+    each: Tensors, model: Model, parts: list[range], offsets: dict[str, int]
+) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """Yield the stages that hold some of equal tensors, how many, and of which layers; none: beside the layers."""
     stack = model.stack(each.place.stack)
     assert stack is not None
-    if stack.name in TOWERS or len(parts) == 1:
-        yield 0, each.count
+    if stack.name in TOWERS:
+        yield 0, each.count, ()
         return
     start = offsets[stack.name]
     if each.place.end != "layers":
         last = max(start + stack.depth - 1, start)
         at = start if each.place.end == "front" else last
-        yield next((i for i, part in enumerate(parts) if at in part), len(parts) - 1), 1
+        yield next((i for i, part in enumerate(parts) if at in part), len(parts) - 1), each.count, ()
         return
-    for index, part in enumerate(parts):
-        count = sum(start + layer in part for layer in each.layers)
-        if count:
-            yield index, count
+    ends = [part.stop for part in parts[:-1]]
+    for index, layers in groupby((start + layer for layer in each.layers), key=partial(bisect_right, ends)):
+        here = tuple(layers)
+        yield index, len(here), here
 
 
 def held_elements(size: int, splits: Splits, parallel: Parallel, *, routed: bool = False) -> int:
@@ -420,7 +448,7 @@ def divided_by(leaf: Leaf, stack: str, parallel: Parallel) -> Splits:
     return () if whole or set(ranks) == {1} else leaf.split
 
 
-def _pieces(each: Tensors, count: int, parallel: Parallel, *, owner: bool) -> Iterator[Piece]:
+def _pieces(each: Tensors, count: int, layers: tuple[int, ...], parallel: Parallel, *, owner: bool) -> Iterator[Piece]:
     """Yield what one device holds of `count` equal tensors: of their matrices, segment by segment, and of their biases."""
     leaf, form = each.place.leaf, format_named(each.format)
     routed = leaf.work == "experts"
@@ -441,11 +469,12 @@ def _pieces(each: Tensors, count: int, parallel: Parallel, *, owner: bool) -> It
             held = sizes["copies"] * _matrix_bytes(form, leaf, sizes["in"], sizes["out"])
             whole = left if cut is cuts[-1] else leaf.copies * _matrix_bytes(form, leaf, leaf.n_in, columns)
             left -= whole
-            yield Piece(each.path, count * held, parts, count * (parts * held - whole), group)
+            yield Piece(each.path, count * held, parts, count * (parts * held - whole), group, leaf.part, layers)
         if leaf.bias:
             parts = ep if along in {"in", "rows"} else parts  # one vector is added to a sum
             held, whole = sizes["copies"] * sizes["out"] * element, leaf.copies * columns * element
-            yield Piece(f"{each.path}.bias", count * held, parts, count * (parts * held - whole), group)
+            padding = count * (parts * held - whole)
+            yield Piece(f"{each.path}.bias", count * held, parts, padding, group, leaf.part, layers)
 
 
 def _matrix_bytes(form: Format, leaf: Leaf, n_in: int, n_out: int) -> int:
@@ -454,10 +483,10 @@ def _matrix_bytes(form: Format, leaf: Leaf, n_in: int, n_out: int) -> int:
 
 
 def _cache_piece(
-    cache: Cache, count: int, model: Model, work: Workload, precision: Precision, parallel: Parallel
+    cache: Cache, layers: range, model: Model, work: Workload, precision: Precision, parallel: Parallel
 ) -> Iterator[Piece]:
-    """Yield what one device holds of `count` layers' equal caches: the fullest, where sequences or rows don't divide evenly."""
-    bits = element_bits(precision.state if cache.kind == "state" else precision.cache)
+    """Yield what one device holds of these layers' equal caches: the fullest, where sequences or rows don't divide evenly."""
+    bits = cache_bits(precision, cache)
     tokens = work.source if cache.kind == "cross" else work.context
     sequences = -(-work.batch // (parallel.dp * parallel.attention_groups))
     kept = cache.stored(tokens, model.engine)
@@ -469,7 +498,8 @@ def _cache_piece(
         held = size if cut is None else held_elements(size, (cut,), parallel)
         elements = sequences * total * held // per if per else 0
         parts = 1 if cut is None else _parts(cut, parallel)
-        yield Piece(f"cache.{cache.kind}", int(-(-elements * bits // 8)) * count, parts, 0, parallel.attention_ranks)
+        held_bytes = int(-(-elements * bits // 8)) * len(layers)
+        yield Piece(f"cache.{cache.kind}", held_bytes, parts, 0, parallel.attention_ranks, layers=tuple(layers))
 
 
 def device_shares(model: Model, precision: Precision, work: Workload, parallel: Parallel) -> tuple[Share, ...]:
@@ -489,20 +519,20 @@ def device_shares(model: Model, precision: Precision, work: Workload, parallel: 
     owned: set[tuple[int, str]] = set()
     for each in stored(model, precision):
         tie = each.place.leaf.tie
-        for stage, count in _stage_of(each, model, parts, offsets):
+        for stage, count, layers in _stage_of(each, model, parts, offsets):
             owner = tie is None or (stage, tie) not in owned
             if tie:
                 owned.add((stage, tie))
-            weights[stage] += _pieces(each, count, parallel, owner=owner)
+            weights[stage] += _pieces(each, count, layers, parallel, owner=owner)
     caches: list[list[Piece]] = [[] for _ in parts]
     for stack, run, first in _runs(model):
         for stage, part in enumerate(parts):
             here = overlap(part, first, first + run.count * run.repeats)
             for cache in run.layer.caches if stack.name == "decoder" and here else ():
                 if cache.owner:
-                    caches[stage] += _cache_piece(cache, len(here), model, work, precision, parallel)
+                    caches[stage] += _cache_piece(cache, here, model, work, precision, parallel)
     return tuple(
-        Share(stage, parallel.stage_devices, len(part), tuple(weights[stage]), _merged(caches[stage]))
+        Share(stage, parallel.stage_devices, len(part), tuple(weights[stage]), tuple(caches[stage]))
         for stage, part in enumerate(parts)
     )
 
@@ -516,25 +546,18 @@ def _runs(model: Model) -> Iterator[tuple[Stack, Run, int]]:
             first += run.count * run.repeats
 
 
-def _merged(pieces: list[Piece]) -> tuple[Piece, ...]:
-    """Return one piece for all caches of a kind that are divided into as many parts."""
-    sums: Counter[tuple[str, int, int]] = Counter()
-    for piece in pieces:
-        sums[piece.name, piece.parts, piece.group] += piece.bytes
-    return tuple(Piece(name, size, parts, 0, group) for (name, parts, group), size in sums.items())
-
-
 def notes(model: Model, parallel: Parallel) -> list[str]:
     """Return what a user should know of a legal way to spread a model."""
     cuts = {cut._replace(along="out", size=0) for place in model.places for cut in place.leaf.split}
     ranks, own = parallel.tp, parallel.attention_ranks
-    rows = sorted(
-        cut.units for cut in cuts if cut.unit == "vocabulary" and ranks > 1 and cut.units < padded(cut.units, ranks)
-    )
+    rows = [n for n in _vocabularies(model) if ranks > 1 and n < padded(n, ranks)]
     shared = sorted((cut.units, cut.unit) for cut in cuts if cut.repeats and cut.units < own)
+    caches = (cache for stack in model.stacks if stack.name == "decoder" for cache in stack.caches)
+    undivided = sorted({cache.row for cache in caches if cache.owner and cache.row and not cache.split and own > 1})
     return [
         *(f"the vocabulary of {n:,} is padded to {padded(n, ranks):,} rows, for --tp {ranks}" for n in rows),
         *(f"{n} {unit} on {own} ranks: each is held {own // n} times, weights and cache" for n, unit in shared),
+        *(f"cache rows of {n:,} elements have no heads to divide: each of {own} ranks holds them" for n in undivided),
         *(_stage_notes(model) if parallel.pp > 1 else ()),
     ]
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from planner.model import Model, Stack
 from planner.moe import distinct_experts
-from planner.precision import Precision, element_bits, stack_bytes
+from planner.precision import Precision, cache_bits, element_bits, stack_bytes
 from planner.workload import Pass
 
 
@@ -28,7 +28,6 @@ def pass_traffic(model: Model, stack: Stack, p: Pass, precision: Precision) -> T
     """Return the bytes that one stack moves in one pass."""
     rows = {feed: p.rows(feed) for feed in stack.row_elements}
     activation = float(element_bits(precision.activations)) / 8
-    cache = float(element_bits(precision.cache)) / 8
     stored = stack_bytes(model, stack, precision)
     tokens = p.rows("new")
     visited = 1.0
@@ -37,12 +36,13 @@ def pass_traffic(model: Model, stack: Stack, p: Pass, precision: Precision) -> T
     moved = sum(rows[feed] * elements for feed, elements in stack.row_elements.items()) * activation
     moved += tokens * activation * sum(times * core.row_elements for core, times in stack.cores.items())
     state = float(element_bits(precision.state)) / 8
-    held = remembered = 0
+    held, remembered = 0.0, 0
     for kept, times in stack.caches.items():
+        row_bytes = kept.row * (float(cache_bits(precision, kept)) / 8)
         if kept.kind == "cross":
-            held += times * kept.row * p.memory
+            held += times * row_bytes * p.memory
         else:
-            held += times * kept.row * (kept.kept(p.past, model.engine) + p.new * kept.owner)
+            held += times * row_bytes * (kept.kept(p.past, model.engine) + p.new * kept.owner)
             remembered += 2 * times * kept.fixed
     weights = stored.dense + stored.experts * visited + tokens * stored.table_row
-    return Traffic(float(weights), float(moved), p.batch * (held * cache + remembered * state))
+    return Traffic(float(weights), float(moved), p.batch * (held + remembered * state))

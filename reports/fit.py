@@ -30,6 +30,10 @@ def show(found: dict[str, Any], console: Console | None = None) -> None:
     out.print(_held(held))
     out.print()
     out.print(_fewest(found))
+    out.print(Text(f"Legal tp: {', '.join(map(str, found['legal_tp']))}"))
+    if count > 1:
+        out.print()
+        out.print(_layouts(found))
     for title, key in (("Weights", "weights"), ("Cache", "cache_dtype")):
         rows = found["formats" if key == "weights" else "cache_dtypes"]
         out.print()
@@ -55,11 +59,18 @@ def _sizes(parallel: dict[str, Any]) -> str:
 
 
 def _held(held: dict[str, Any]) -> Table:
-    table = _table("Fullest device" if held["parallel"]["devices"] > 1 else "Device", "", "bytes", "")
+    """Return what the fullest device holds, and beside it what all of them hold together."""
+    count = held["parallel"]["devices"]
+    several = [f"all {count:,}"] if count > 1 else []
+    table = _table("Fullest device" if several else "Device", "", "bytes", "", *several)
+    sums = {part: sum(each.get(part, held[part]) for each in held["devices"]) for part in PARTS}
     for part in PARTS:
-        table.add_row(f"  {NAMES.get(part, part)}", f"{held[part]:,}", size(held[part]))
+        both = [size(sums[part])] if several else []
+        table.add_row(f"  {NAMES.get(part, part)}", f"{held[part]:,}", size(held[part]), *both)
     over = held["headroom"] < 0
     table.add_row("  short of" if over else "  headroom", f"{abs(held['headroom']):,}", size(abs(held["headroom"])))
+    if held["host_bytes"]:
+        table.add_row("  host's memory, in all", f"{held['host_bytes']:,}", size(held["host_bytes"]))
     return table
 
 
@@ -68,9 +79,33 @@ def _fewest(found: dict[str, Any]) -> Text:
     if least is None:
         return Text("Fewest devices: none", "bold")
     text = Text(f"Fewest devices: {least['gpus']}", "bold")
-    text.append(f"  tp {least['tp']}, pp {least['pp']}", "")
+    sizes = [f"{name} {least[name]}" for name in ("ep", "dp", "cp") if least[name] > 1]
+    text.append("  " + ", ".join([f"tp {least['tp']}", f"pp {least['pp']}", *sizes]), "")
     text.append(f"; most sequences {_most(least['max_batch'])}, longest {_most(least['max_context'])} tokens", "")
     return text
+
+
+def _layouts(found: dict[str, Any]) -> Table:
+    """Return the legal ways to use the asked devices, with what a device of the first, a middle and the last stage stores."""
+    devices = found["asked"]["parallel"]["devices"]
+    title = f"Ways to use {devices:,} x {found['hardware']}, weights on a device of each stage"
+    table = _table(title, "", "first stage", "middle", "last", "cache", "copies", "fits")
+    for row in found["layouts"]:
+        if row["problem"]:
+            continue
+        stages = row["stages"]
+        weights = [stage["weights"] for stage in stages]
+        fits = Text("yes", "green") if row["fits"] else Text("no", "red")
+        table.add_row(
+            f"  tp {row['tp']}, pp {row['pp']}" + f", dp {row['dp']}" * (row["dp"] > 1),
+            size(weights[0]),
+            size(max(weights[1:-1])) if len(weights) > 2 else "-",
+            size(weights[-1]) if len(weights) > 1 else "-",
+            size(max(stage["cache"] for stage in stages)),
+            f"{row['copies_of_cache']}x",
+            fits,
+        )
+    return table
 
 
 def _formats(title: str, key: str, rows: list[dict[str, Any]]) -> Table:

@@ -26,7 +26,8 @@ def show(plan: Plan, console: Console | None = None) -> None:
     out = console or Console(highlight=False, emoji=False)
     out.print(_title(plan))
     engine = set_aside(plan.memory) if plan.memory else None
-    for part in (_parameters(plan), _memory(plan), _fit(plan), engine, _work(plan), _experts(plan), _generation(plan)):
+    costs = (_work(plan), _experts(plan), _generation(plan))
+    for part in (_parameters(plan), _memory(plan), _fit(plan), engine, _sent(plan), *costs):
         if part:
             out.print()
             out.print(part)
@@ -117,6 +118,8 @@ def _fit(plan: Plan) -> Table | None:
     table = _grid(f"Fit on {count:,} x {held['hardware']}" + ", fullest device" * (count > 1), "", "bytes", "")
     for part in ("weights", "cache", "activations", "runtime", "total"):
         _add(table, f"  {part}", f"{held[part]:,}", size(held[part]))
+    if held["host_bytes"]:
+        _add(table, "  host's memory, in all", f"{held['host_bytes']:,}", size(held["host_bytes"]))
     _add(table, "  usable by programs", f"{held['usable']:,}", size(held["usable"]))
     verdict = "[green]headroom[/green]" if held["fits"] else "[bold red]DOES NOT FIT, short of[/bold red]"
     _add(table, f"  {verdict}", f"{abs(held['headroom']):,}", size(abs(held["headroom"])))
@@ -162,6 +165,23 @@ def _pool(engine: dict[str, Any]) -> str:
     if found.get("concurrency") is not None and longest:
         said += f", {found['concurrency']:g} x {longest:,}"
     return said
+
+
+def _sent(plan: Plan) -> Table | None:
+    """Return what devices send each other in a pass: equal messages together, whatever they are for."""
+    phases = plan.collectives
+    if not phases:
+        return None
+    sums: dict[tuple[Any, ...], list[int]] = {}
+    for phase, messages in phases.items():
+        for each in messages or ():
+            found = sums.setdefault((phase, each["kind"], each["ranks"], each["bytes"]), [0, 0])
+            found[0] += each["count"]
+            found[1] += each["total_bytes"]
+    table = _grid("Sent between devices in one pass", "", "messages", "of", "on links")
+    for (phase, kind, ranks, each_bytes), (count, total) in sums.items():
+        _add(table, f"  {phase}: {kind} of {ranks}", f"{count:,}", size(each_bytes), size(total))
+    return table
 
 
 def _work(plan: Plan) -> Table:

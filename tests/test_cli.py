@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import planner
-from planner.cli import app
+from planner.cli import app, fit, main_job
 from tests import readme
 
 runner = CliRunner()
@@ -146,5 +147,18 @@ def test_the_readme_shows_what_the_commands_print() -> None:
 def test_the_questions_are_answered_with_what_the_commands_print() -> None:
     """docs/questions.md (python -m tests.readme)."""
     text = readme.QUESTIONS.read_text()
-    assert len(readme.BLOCK.findall(text)) == 10
+    assert len(readme.BLOCK.findall(text)) == 15
     assert readme.filled(text) == text
+
+
+def test_options_stand_in_one_list() -> None:
+    """`plan`, `plan fit` and planner.plan take the same, but for what is printed."""
+    from planner.api import _known  # noqa: PLC0415
+
+    with pytest.raises(planner.PlanError) as refused:
+        _known({"no_such": 1})
+    allowed = set(str(refused.value).partition("allowed are ")[2].rstrip(".").split(", "))
+    printing = {"context", "config", "require_fit", "as_json", "as_csv", "explain"}
+    for command in (main_job, fit):
+        names = {name.rstrip("_") for name in inspect.signature(command).parameters}
+        assert names - printing == allowed

@@ -50,6 +50,7 @@ def test_llama_8b_on_a_24_gb_card() -> None:
         "usable": 25_383_256_719,
         "max_batch": 35,
         "max_context": 42_792,
+        "host_bytes": 0,
         "peak": "decoder prefill, mlp, opening products",
         "hardware": "rtx-4090",
     }
@@ -256,3 +257,29 @@ def test_require_fit_needs_hardware() -> None:
 def test_without_hardware_there_is_no_section() -> None:
     """None, as before; sizes of 1 say nothing."""
     assert planner.plan("gpt2", gpus=1, tp=1).memory is None
+
+
+def test_what_a_split_takes_is_noted() -> None:
+    """Padding of a vocabulary, copies of heads and of latents, and blocks that engines don't cut."""
+    notes = {
+        name: planner.plan(name, hardware="h200", **options).model["notes"]
+        for name, options in (
+            ("gpt2", dict(tp=2)),
+            ("llama3-8b", dict(tp=16)),
+            ("deepseek-v3", dict(tp=8)),
+            ("qwen2.5-72b", dict(tp=2, weights="awq-int4-g128")),
+        )
+    }
+    assert "the vocabulary of 50,257 is padded to 50,304 rows, for --tp 2" in notes["gpt2"]
+    assert "8 key-value heads on 16 ranks: each is held 2 times, weights and cache" in notes["llama3-8b"]
+    assert "cache rows of 576 elements have no heads to divide: each of 8 ranks holds them" in notes["deepseek-v3"]
+    assert any(note.startswith("engines refuse it: --tp: found 2") for note in notes["qwen2.5-72b"])
+
+
+def test_the_table_shows_what_devices_send() -> None:
+    """Llama 2 70B, tp 2: a step sums 1 x 8,192 fp16 after the table and twice in each of 80 layers, 161 x 2 x 16 KiB on links."""
+    words = ["--config", "llama2-70b", "--hardware", "a100-80gb", "--tp", "2"]
+    done = runner.invoke(app, words, env={"COLUMNS": "80"})
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("  decode: all-reduce of 2")]
+    assert line.split()[4:] == ["161", "16", "KiB", "5.031", "MiB"]
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80

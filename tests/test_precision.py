@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import profiles
-from planner.api import load
+from planner.api import load, plan
 from planner.blocks import FeedForward, Head, Table, Weights, linear, vector
 from planner.engines import IDEAL
 from planner.errors import PlanError
@@ -1039,3 +1039,21 @@ def _timed(call: Any) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+def test_rows_of_latents_with_their_scales() -> None:
+    """fp8_ds_mla: 512 + 4 x 4 + 64 x 2 = 656 bytes a row, 14 % more than 576; on a stage's ranks and in traffic too."""
+    made = plan("deepseek-v3", cache_dtype="fp8_ds_mla", prompt=1000, generate=24)
+    assert made.cache["bytes_per_token"] == 61 * 656
+    assert made.cache["bytes"] == 61 * 1024 * 656
+    assert made.traffic["decode"]["cache_bytes"] == pytest.approx(61 * 1001 * 656)
+    held = plan("deepseek-v3", cache_dtype="fp8_ds_mla", prompt=1000, generate=24, hardware="h200", tp=8).memory
+    assert held is not None
+    assert held["cache"] == made.cache["bytes"]
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "bert-base", "t5-small"])
+def test_rows_that_are_no_latents_have_no_such_layout(name: str) -> None:
+    """Rows of heads, or none."""
+    with pytest.raises(PlanError, match="latents and indexer keys of 576 or 128"):
+        plan(name, cache_dtype="fp8_ds_mla")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from planner import load, plan
 from planner.collectives import Collective, collectives
+from planner.explain import explain
 from planner.model import Model
 from planner.precision import resolve
 from planner.shard import (
@@ -247,6 +248,35 @@ def test_illegal_sizes_say_what_is_legal(parallel: Parallel, said: str) -> None:
     assert str(legal(load("qwen2.5-7b"), parallel)) == said
 
 
+def test_a_refusal_names_every_reason() -> None:
+    """llm-d-planner#205: Qwen3-14B on 5 ranks; 40 heads divide, the rest doesn't, 151,936 rows would be 475 x 320."""
+    config = dict(
+        model_type="qwen3", hidden_size=5120, num_attention_heads=40, num_key_value_heads=8, head_dim=128,
+        num_hidden_layers=40, intermediate_size=17408, vocab_size=151936, max_position_embeddings=40960,
+        tie_word_embeddings=False, rms_norm_eps=1e-6, torch_dtype="bfloat16",
+    )  # fmt: skip
+    assert str(legal(load(config), Parallel(5))) == (
+        "--tp: found 5, but the 8 key-value heads of model.layers.*.self_attn.k_proj neither divide by it nor divide it; "
+        "the 17,408 hidden channels of model.layers.*.mlp.gate_proj don't divide by it; "
+        "the vocabulary of 151,936 doesn't either, and would be padded to 152,000 rows. qwen3 allows 1, 2, 4, 8."
+    )
+
+
+def test_a_rank_count_between_heads_and_key_value_heads() -> None:
+    """vllm-fit#35: 28 heads divide by 7, 4 key-value heads neither divide by it nor divide it."""
+    problem = str(legal(load("qwen2.5-7b"), Parallel(7)))
+    assert "the 4 key-value heads" in problem
+    assert "28 heads" not in problem
+
+
+def test_every_block_that_would_be_cut_is_named() -> None:
+    """Qwen2.5-72B in blocks of 128 on 8 ranks: 29,568 are 231 blocks, 3 x 7 x 11; the 8,192 of attention are 64."""
+    model = load("qwen2.5-72b")
+    problem = str(legal(model, Parallel(8), resolve(model, weights="fp8-block")))
+    assert "a rank's 3,696 of the 29,568 of model.layers.*.mlp.gate_proj aren't whole blocks of 128" in problem
+    assert problem.endswith("choose one of 1.")
+
+
 def test_illegal_expert_ranks() -> None:
     """8 experts on 3 ranks; 8 ranks of experts on 2 devices."""
     model = load("mixtral-8x7b")
@@ -332,6 +362,38 @@ def test_context_ranks_gather_rows() -> None:
     prompts, steps = (messages(model, Parallel(cp=2), phase) for phase in ("prefill", "decode"))
     assert prompts == (Collective("all-gather", "decoder new cache rows", 0, 32, 4 * 7 * 2048 * 2, 2),)
     assert steps == (Collective("all-gather", "decoder partial outputs", 0, 32, 4 * 4096 * 2 * 2, 2),)
+
+
+def test_what_crosses_links() -> None:
+    """A ring of 4: all-reduce 2 x 3 times the tensor, all-gather 3 times the result; a send once; all-to-all 3 of 4 parts."""
+    sizes = {kind: Collective(kind, "", 0, 5, 1000, ranks).total_bytes for kind, ranks in (
+        ("all-reduce", 4), ("all-gather", 4), ("all-to-all", 4), ("send", 2),
+    )}  # fmt: skip
+    assert sizes == {"all-reduce": 30_000, "all-gather": 15_000, "all-to-all": 15_000, "send": 5000}
+
+
+def test_messages_are_in_the_plan() -> None:
+    """Those of both phases, with what crosses links; of one device, or without hardware, none; encoders have no steps."""
+    model = load("llama3-8b")
+    work, _ = workload(model, **WORK)
+    made = plan(model, hardware="h100", tp=2, **WORK)
+    assert made.collectives is not None
+    for phase in ("prefill", "decode"):
+        found = collectives(model, resolve(model), work, Parallel(2), phase)
+        assert made.collectives[phase] == [each._asdict() | {"total_bytes": each.total_bytes} for each in found]
+        assert made.basis[f"collectives.{phase}"]["kind"] == "formula"
+    assert plan(model, hardware="h100").collectives is None
+    assert plan(model).collectives is None
+    assert plan("bert-base", hardware="h100", tp=2).collectives["decode"] is None  # type: ignore[index]
+
+
+def test_messages_are_explained() -> None:
+    """A line for each: a step of 4 sequences on 2 ranks sums 32 times 4 x 4,096 x 2 bytes after attention."""
+    made = plan("llama3-8b", hardware="h100", tp=2, **WORK)
+    lines = explain(load("llama3-8b"), made, "collectives.decode").splitlines()
+    assert lines[0] == "collectives.decode = 4 entries"
+    said = "2,097,152 stage 0: 32 x all-reduce of 32,768 bytes on 2 ranks, decoder self_attn"
+    assert " ".join(lines[3].split()) == said
 
 
 LOGS = {

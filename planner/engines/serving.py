@@ -58,6 +58,15 @@ class Reserve(NamedTuple):
         part = self.parts.get(name) or self.beside.get(name)
         return part.value if part else 0
 
+    def without(self, weights: int) -> Reserve:
+        """Return it with so many bytes of weights elsewhere."""
+
+        def changed(part: Part, more: int) -> Part:
+            return part._replace(value=part.value + more, low=part.low + more, high=part.high + more)
+
+        parts = self.parts | {"weights": changed(self.parts["weights"], -weights)}
+        return self._replace(parts=parts, pool=changed(self.pool, weights))
+
     def said(self, name: str) -> str:
         """Return how a part came about."""
         part = self.parts.get(name) or self.beside.get(name)
