@@ -78,6 +78,12 @@ STATE_SHARE = 0.9
 STATE_SLOTS = 512
 """Slots for states before 0.5.4, where neither they nor requests are limited."""
 
+SPARE_SLOTS = {
+    "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "falcon_h1", "granitemoehybrid", "nemotron_h",
+}  # fmt: skip
+"""Types whose requests take two slots more from 0.5.14 on, so that steps overlap (supports_mamba_cache_extra_buffer);
+SGLang 0.5.18 serves 24 requests of Qwen3.5-27B with 124 slots."""
+
 SLOTS_PER_REQUEST = 3
 """Slots that a request may take: its own, one that others' prefixes branch from, and one while it changes hands."""
 
@@ -91,6 +97,7 @@ class Rules(NamedTuple):
         counts_packing: so are the scales of packed latents; before, they were stored without being counted.
         solves_bytes: the two pools' tokens follow from bytes; before, from the tokens of one pool of all layers.
         shares_states: states get a share of the memory; before, a fixed number of slots.
+        spare_slots: of a request of `SPARE_SLOTS`.
         pads_slots: one slot more is counted before slots are sized.
         captures_prefill: prompts run as graphs by default, whose memory is reserved.
         draft_gib: reserved for a draft model.
@@ -103,6 +110,7 @@ class Rules(NamedTuple):
     counts_packing: bool
     solves_bytes: bool
     shares_states: bool
+    spare_slots: int
     pads_slots: bool
     captures_prefill: bool
     draft_gib: int
@@ -117,6 +125,7 @@ def _rules(version: Version) -> Rules:
         counts_packing=version >= (0, 5, 17),
         solves_bytes=version >= (0, 5, 11),
         shares_states=version >= (0, 5, 4),
+        spare_slots=2 if version >= (0, 5, 13) else 0,
         pads_slots=version >= (0, 5, 17),
         captures_prefill=version >= (0, 5, 10),
         draft_gib=0 if version >= (0, 5, 13) else 4 if version >= (0, 5, 10) else 2,
@@ -126,7 +135,7 @@ def _rules(version: Version) -> Rules:
 
 
 class Flags(NamedTuple):
-    """Flags that change memory, by SGLang's names; None: the version's default."""
+    """Flags that change memory, by SGLang's names; None: the version's default. The cache's dtype is `plan --cache-dtype`."""
 
     mem_fraction_static: float | None = None
     context_length: int | None = None
@@ -134,7 +143,6 @@ class Flags(NamedTuple):
     max_total_tokens: int | None = None
     chunked_prefill_size: int | None = None
     page_size: int | None = None
-    kv_cache_dtype: str | None = None
     attention_backend: str | None = None
     swa_full_tokens_ratio: float | None = None
     disable_hybrid_swa_memory: bool = False
@@ -153,7 +161,9 @@ def engine(version: str, settings: Sequence[str]) -> Engine:
     flags = parse(Flags, "sglang", settings)
     parsed(version or NEWEST_TEXT)
     page = flags.page_size or PAGES.get(flags.attention_backend or "", 1)
-    return Engine("sglang", version or NEWEST_TEXT, block_tokens=page, window_slack=None, flags=flags)
+    return Engine(
+        "sglang", version or NEWEST_TEXT, block_tokens=page, window_slack=None, longest_tokens=flags.context_length, flags=flags
+    )  # fmt: skip
 
 
 def parsed(text: str) -> Version:
@@ -218,9 +228,7 @@ def _layout(model: Model, layers: list[Held], flags: Flags, version: Version, as
     from planner.blocks import LatentAttention  # noqa: PLC0415
 
     stored = canonical(model.dtype, f"{model.source}, torch_dtype") if model.dtype else "bf16"
-    dtype, given = (
-        None if each == "auto" else each for each in (asked.dtype, asked.cache_dtype or flags.kv_cache_dtype)
-    )
+    dtype, given = (None if each == "auto" else each for each in (asked.dtype, asked.cache_dtype))
     own = dtype or ("bf16" if stored == "fp32" else stored)
     precision = resolve(model, dtype=own, cache_dtype=given)
     if precision.cache not in CACHE_DTYPES:
@@ -428,7 +436,8 @@ def capacity(model: Model, asked: Asked) -> dict[str, Any]:
                 "slots": slots,
             }
         )  # fmt: skip
-        per = 1 if flags.disable_radix_cache or not rules.shares_states else SLOTS_PER_REQUEST
+        per = SLOTS_PER_REQUEST + rules.spare_slots * (model.family in SPARE_SLOTS)
+        per = 1 if flags.disable_radix_cache or not rules.shares_states else per
         found["max_running_requests"] = min(slots // per, flags.max_running_requests or slots)
     return found
 
@@ -537,6 +546,9 @@ def _by_sum(on: Machine) -> float:
 
 SOURCE = "SGLang 0.4 to 0.5.23 (server_args.py, kv_cache_configurator.py)"
 
+DRIVER_MIB = 470
+"""What nvidia-smi counts and programs don't see: 81,559 MiB of an H100 whose programs see 79.19 GiB; on others 320 to 870."""
+
 MEDIA_MIB = (100, 100, 1124)
 """Reserved for embeddings of images and sound, least and most (environ.py: 100 MiB, and 1024 where they move between processes)."""
 
@@ -564,8 +576,10 @@ def reserve(
     seen, least, most = (int(each or usable.value) for each in (usable.value, usable.low, usable.high))
     before = (seen - runtime.value, least - runtime.high, most - runtime.low)
     latent = any(each.kind == "latent" for each in held(model, 1, 1)[1])
-    on = Machine(version, flags, parallel.tp, parallel.tp * parallel.pp, seen / MIB, latent, _tower(model))
-    sizes = (on.mib, int(hardware.nameplate_bytes.value) / MIB)
+    nameplate = int(hardware.nameplate_bytes.value) / MIB
+    mib = min(seen / MIB + DRIVER_MIB, nameplate)
+    on = Machine(version, flags, parallel.tp, parallel.tp * parallel.pp, mib, latent, _tower(model))
+    sizes = (mib, seen / MIB, nameplate)
     shares = [flags.mem_fraction_static or fraction(on._replace(mib=size)) for size in sizes]
     chunk, graphs = prompts_and_graphs(on)
     budget = Part(

@@ -69,12 +69,14 @@ WINDOW_POOLS: Version = (0, 20)
 CACHE_DTYPES = ("fp32", "fp16", "bf16", "fp8", "int8", "nvfp4")
 
 PACKED = "fp8_ds_mla"
-"""The name of a cache of packed latents: 8-bit elements, their scales and a 16-bit rotary key."""
+"""The name of a cache of packed latents: 8-bit elements, their scales and a 16-bit rotary key (sparse/dsa/cache_manager.py);
+8-bit latents without it have 576 bytes (pull request 8692)."""
 
 
 class Flags(NamedTuple):
     """Flags that change memory, by TensorRT-LLM's names; None: the version's default.
 
+    kv_cache_dtype: "fp8_ds_mla", packed latents beside an indexer; other dtypes are `plan --cache-dtype`.
     kv_cache_free_gpu_mem_fraction is what Triton's backend calls free_gpu_memory_fraction. max_attention_window: tokens, a
     pattern over the layers, as "1024,131072".
     """
@@ -114,6 +116,11 @@ def engine(version: str, settings: Sequence[str]) -> Engine:
             f"found {flags.max_attention_window!r}, tokens are needed", where="--engine-set max_attention_window",
             fix="give a pattern over the layers, as 1024,131072",
         )  # fmt: skip
+    if flags.kv_cache_dtype not in {None, PACKED}:
+        raise PlanError(
+            f"found {flags.kv_cache_dtype!r}, {PACKED} is known here", where="--engine-set kv_cache_dtype",
+            fix="say --cache-dtype",
+        )  # fmt: skip
     if flags.share >= 1:
         raise PlanError(
             f"found {flags.share:g}, a share below 1 is needed",
@@ -122,7 +129,8 @@ def engine(version: str, settings: Sequence[str]) -> Engine:
         )
     return Engine(
         "trtllm", version or NEWEST_TEXT, block_tokens=flags.tokens_per_block or _block(number),
-        window_slack=0 if len(set(flags.windows)) > 1 and number >= WINDOW_POOLS else None, flags=flags,
+        window_slack=0 if len(set(flags.windows)) > 1 and number >= WINDOW_POOLS else None, longest_tokens=flags.max_seq_len,
+        flags=flags,
     )  # fmt: skip
 
 
@@ -188,9 +196,8 @@ def _rows(model: Model, layers: list[Held], flags: Flags, version: Version, aske
     from planner.blocks import LatentAttention  # noqa: PLC0415
 
     stored = canonical(model.dtype, f"{model.source}, torch_dtype") if model.dtype else "bf16"
-    given = asked.cache_dtype or flags.kv_cache_dtype
     packed = flags.kv_cache_dtype == PACKED
-    dtype, name = (None if each == "auto" else each for each in (asked.dtype, None if packed else given))
+    dtype, name = (None if each == "auto" else each for each in (asked.dtype, None if packed else asked.cache_dtype))
     own = dtype or ("bf16" if stored == "fp32" else stored)
     cache = "fp8" if packed else "nvfp4" if name in {"nvfp4", "fp4"} else "int8" if name == "int8" else ""
     cache = cache or resolve(model, dtype=own, cache_dtype=name).cache

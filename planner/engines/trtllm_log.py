@@ -108,6 +108,8 @@ class _Check:
         self.log, self.notes, self.given = log, notes, log.flags
         self.version = self._version()
         kept = {name: value for name, value in self.given.items() if name in {"tokens_per_block", "max_seq_len"}}
+        if self.given.get("kv_cache_dtype") == trtllm.PACKED:
+            kept["kv_cache_dtype"] = trtllm.PACKED
         flags = trtllm.Flags(**kept)
         self.model = replace(model, engine=replace(trtllm.engine(self.version, ()), flags=flags))
         self.tp, self.pp = (int(self.given.get(f"{name}_parallel_size", 1)) for name in ("tensor", "pipeline"))
@@ -128,7 +130,7 @@ class _Check:
     def _dtype(self) -> str | None:
         """Return the cache's dtype: as printed, else 8 bits where a pool has half the model's bytes a token."""
         said = self.given.get("kv_cache_dtype")
-        if said and str(said).lower() not in {"auto", "none"}:
+        if said and str(said).lower() not in {"auto", "none", trtllm.PACKED}:
             return "int8" if str(said).lower() == "int8" else canonical(str(said), "kv_cache_dtype")
         for size, tokens in self._pools():
             plain, narrow = (tokens * self._token_bytes(name) for name in (None, "fp8"))
