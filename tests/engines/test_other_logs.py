@@ -16,6 +16,7 @@ ROWS = Path(__file__).parents[3] / "shared" / "cases" / "logs.jsonl"
 
 
 def checked(folder: Path, text: str, config: Any = None) -> dict[str, Any]:
+    """Return what the planner says of a log, written to a folder with its config."""
     log = folder / "log.txt"
     log.write_text(text)
     if isinstance(config, dict):
@@ -25,16 +26,19 @@ def checked(folder: Path, text: str, config: Any = None) -> dict[str, Any]:
 
 
 def config_of(name: str) -> Any:
+    """Return a fact's config, or the bundled name of its shape."""
     config = json.loads((FACTS / f"{name}.json").read_text())["config"]
     return config.get("base", config)
 
 
 def server(model: str, version: str, **flags: Any) -> str:
+    """Return the first line, shortened."""
     said = ", ".join(f"{name}={value!r}" for name, value in {"model_path": model, **flags}.items())
     return f"sglang=={version}\n[2026-01-01 00:00:00] server_args=ServerArgs({said})\n"
 
 
 def loaded(kind: str, before: float, after: float, usage: float) -> str:
+    """Return the lines around loading."""
     return (
         f"[2026-01-01 00:00:01 TP0] Load weight begin. avail mem={before} GB\n"
         f"[2026-01-01 00:00:09 TP0] Load weight end. type={kind}, dtype=torch.bfloat16, avail mem={after} GB, mem usage={usage} GB.\n"
@@ -42,6 +46,7 @@ def loaded(kind: str, before: float, after: float, usage: float) -> str:
 
 
 def totals(tokens: int) -> str:
+    """Return the last line."""
     return (
         f"[2026-01-01 00:00:12 TP0] max_total_num_tokens={tokens}, chunked_prefill_size=8192, max_prefill_tokens=16384, "
         "max_running_requests=2049, context_len=40960, available_gpu_mem=4.46 GB\n"
@@ -166,17 +171,17 @@ TRTLLM: dict[str, tuple[str, Any, dict[str, str]]] = {
     ),
     # github.com/NVIDIA/TensorRT-LLM/issues/1400
     "bytes": (
-        "[TensorRT-LLM][INFO] Allocate 69524783104 bytes for k/v cache. \n"
-        "[TensorRT-LLM][INFO] Using 132608 tokens in paged KV cache.\n", "llama2-7b",
+        "[TensorRT-LLM][INFO] Allocate 69524783104 bytes for k/v cache. \n[TensorRT-LLM][INFO] Using 132608 tokens in paged KV cache.",
+        "llama2-7b",
         {"cache": "agrees", "tokens": "not compared"},
     ),
     # gpt-oss-120b on GB10, December 2025
     "PyTorch": (
-        "[TensorRT-LLM] TensorRT-LLM version: 1.2.0rc4\n"
+        ("[TensorRT-LLM] TensorRT-LLM version: 1.2.0rc4\n"
         "[TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): 113.65 GiB, available KV cache memory when "
         "calculating max tokens: 5.95 GiB, fraction is set 0.8999999761581421, kv size is 73728. device total memory 119.70 GiB, "
         ", tmp kv_mem 0.56 GiB\n"
-        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86720).\n",
+        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86720).\n"),
         "trtllm_gpt_oss_120b",
         {"cache memory": "agrees", "bytes per token": "agrees", "cache": "agrees", "tokens": "agrees"},
     ),

@@ -20,6 +20,7 @@ FACTS = sorted((Path(__file__).parent / "facts_other").glob("sglang_*.json"))
 
 
 def read(path: Path) -> dict[str, Any]:
+    """Return a fact."""
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
@@ -33,6 +34,7 @@ def model_of(fact: dict[str, Any], **flags: Any) -> Any:
 
 
 def made(fact: dict[str, Any], memory: int, **flags: Any) -> dict[str, Any]:
+    """Return what SGLang makes of memory with a fact's model."""
     asked = {"version": fact["version"], **fact["asked"], "cache_memory_bytes": memory}
     return engine_capacity(model_of(fact, **flags), engine=fact["engine"], **asked)
 
@@ -121,6 +123,7 @@ FRACTIONS = [
 
 @pytest.mark.parametrize(("version", "mib", "tp", "flags", "said"), FRACTIONS)
 def test_fraction(version: Any, mib: float, tp: int, flags: dict[str, Any], said: float) -> None:
+    """The default of each version, by device, ranks and flags."""
     assert fraction(Machine(version, Flags(**flags), tp, tp, mib)) == said
 
 
@@ -131,7 +134,8 @@ def test_reserve(name: str, hardware: str) -> None:
     found = plan(model_of(fact), hardware=hardware, prompt=100, generate=100, **fact["asked"]).to_dict()
     engine = found["memory"]["engine"]
     assert engine["flags"]["mem_fraction_static"] == fact["fraction"]
-    assert engine["starts"] and engine["budget"] == engine["available_cache"] + engine["weights"]
+    assert engine["starts"]
+    assert engine["budget"] == engine["available_cache"] + engine["weights"]
     pools = sum(each["K"] + each["V"] for each in fact["pools"])
     for part, printed in (("weights", fact["weights"]), ("available_cache", pools)):
         basis = found["basis"][f"memory.engine.{part}"]
@@ -143,7 +147,8 @@ def test_reserve_of_stages() -> None:
     """Each stage has its own weights; the one that leaves least is shown; ranks of attention hold what one would."""
     config = load("llama3.1-70b", engine="sglang")
     engine = plan(config, hardware="h100-sxm", pp=2, tp=2, prompt=10, generate=10).to_dict()["memory"]["engine"]
-    assert engine["stage"] == 1 and engine["starts"]  # the head and the last norm, where the first has as large a table
+    assert engine["stage"] == 1
+    assert engine["starts"]
     config = load("deepseek-v3", engine="sglang", engine_set={"enable_dp_attention": True, "dp_size": 8})
     shared = plan(config, hardware="h200", tp=8, prompt=10, generate=10).to_dict()["memory"]["engine"]
     assert shared["capacity"]["bytes_per_token"] == 61 * 576 * 2
@@ -157,7 +162,8 @@ def test_versions(version: str, hardware: str) -> None:
         config = load("llama3.1-8b", engine=f"sglang@{version}", engine_set=flags)
         engine = plan(config, hardware=hardware, prompt=10, generate=10).to_dict()["memory"]["engine"]
         assert 0.5 < engine["flags"]["mem_fraction_static"] < 0.95
-        assert engine["starts"] and engine["capacity"]["tokens"] > 3_000
+        assert engine["starts"]
+        assert engine["capacity"]["tokens"] > 3_000
 
 
 @pytest.mark.parametrize(
@@ -165,9 +171,11 @@ def test_versions(version: str, hardware: str) -> None:
     [({}, 1), ({"page_size": 16}, 16), ({"attention_backend": "flashmla"}, 64), ({"attention_backend": "fa3"}, 1)],
 )
 def test_pages(flags: dict[str, Any], page: int) -> None:
+    """Pages by flag and backend; a plan stores whole ones."""
     config = load("llama3.1-8b", engine="sglang", engine_set=flags)
     found = engine_capacity(config, engine="sglang", cache_memory_bytes=GIB)
-    assert found["block_size"] == page and found["tokens"] == 8192
+    assert found["block_size"] == page
+    assert found["tokens"] == 8192
     assert plan(config, prompt=1, generate=1).to_dict()["cache"]["bytes"] == 131072 * max(page, 2)
 
 
@@ -193,5 +201,6 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("model", "asked", "text"), REFUSED)
 def test_refused(model: Any, asked: dict[str, Any], text: str) -> None:
+    """Messages say what isn't known or doesn't fit."""
     with pytest.raises(PlanError, match=text):
         engine_capacity(model, engine="sglang", **asked)

@@ -19,6 +19,7 @@ FACTS = sorted((Path(__file__).parent / "facts_other").glob("trtllm_*.json"))
 
 
 def read(path: Path) -> dict[str, Any]:
+    """Return a fact."""
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
@@ -32,6 +33,7 @@ def model_of(fact: dict[str, Any], **flags: Any) -> Any:
 
 
 def made(fact: dict[str, Any], memory: int) -> dict[str, Any]:
+    """Return what TensorRT-LLM makes of memory with a fact's model."""
     asked = {"version": fact["version"], **fact["asked"], "cache_memory_bytes": memory}
     return engine_capacity(model_of(fact), engine=fact["engine"], **asked)
 
@@ -55,9 +57,9 @@ def test_blocks(path: Path) -> None:
         ends = [int(fact["share"] * (memory + off * GIB)) for off in (-0.005, 0.005)]
     else:
         ends = []
-    least, most = [made(fact, end) for end in ends] or [None, None]
     for name in {"blocks", "tokens"} & fact.keys() if ends else ():
-        assert least and most and least[name] <= fact[name] <= most[name]
+        least, most = (made(fact, end)[name] for end in ends)
+        assert least <= fact[name] <= most
 
 
 def test_one_block_more() -> None:
@@ -86,7 +88,8 @@ def test_windows() -> None:
     assert 10 * GIB - 2 * 32 * 65536 < taken <= 10 * GIB
     older = load(config, engine="trtllm@0.19", engine_set=asked)
     (only,) = engine_capacity(older, engine="trtllm", version="0.19", cache_memory_bytes=10 * GIB)["groups"]
-    assert only["window"] == 4096 and only["layers"] == 32
+    assert only["window"] == 4096
+    assert only["layers"] == 32
 
 
 def test_encoders() -> None:
@@ -94,7 +97,8 @@ def test_encoders() -> None:
     found = engine_capacity("whisper-large-v3", engine="trtllm", cache_memory_bytes=10 * GIB)
     own, cross = found["groups"]
     assert (cross["kind"], cross["window"], own["window"]) == ("cross", 1500, 448)
-    assert cross["bytes_per_token"] * 1500 == 245_760_000 and own["bytes_per_token"] * 448 == 73_400_320
+    assert cross["bytes_per_token"] * 1500 == 245_760_000
+    assert own["bytes_per_token"] * 448 == 73_400_320
     assert own["blocks"] == cross["blocks"] == 5 * GIB // (163_840 * 32)
     asked = load("whisper-large-v3", engine="trtllm", engine_set={"cross_kv_cache_fraction": 0.75})
     _, more = engine_capacity(asked, engine="trtllm", cache_memory_bytes=10 * GIB)["groups"]
@@ -122,6 +126,25 @@ def test_latents(changed: dict[str, Any], flags: dict[str, Any], dtype: str, siz
     assert found["block_size"] == (64 if changed else 32)
 
 
+# Bug reports: TensorRT-LLM's pull request 9072 counted all 48 layers, ROCm/ATOM's issue 1959 keys and values of all heads.
+QWEN3_NEXT = {
+    "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48,
+    "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151936, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512, "decoder_sparse_step": 1, "norm_topk_prob": True, "mlp_only_layers": [],
+    "max_position_embeddings": 262144, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_layers_that_remember_tokens(engine: str) -> None:
+    """12 of 48 layers: 12 x 2 x 2 x 256 x 2 bytes, on one of two ranks half of it."""
+    for tp, size in ((1, 24576), (2, 12288), (4, 12288)):
+        found = engine_capacity(load(QWEN3_NEXT, engine=engine), engine=engine, cache_memory_bytes=2**40, tp=tp)
+        assert found["bytes_per_token"] == size
+
+
 @pytest.mark.parametrize(("name", "size"), [("int8", 65536), ("nvfp4", 36864), ("fp8", 65536), ("bf16", 131072)])
 def test_dtypes(name: str, size: int) -> None:
     """Four-bit elements have a scale of 8 bits for 16 of them."""
@@ -130,6 +153,7 @@ def test_dtypes(name: str, size: int) -> None:
 
 
 def engine_of(config: Any, **options: Any) -> dict[str, Any]:
+    """Return the plan's part about the engine."""
     found: dict[str, Any] = plan(config, prompt=10, generate=10, **options).to_dict()["memory"]["engine"]
     return found
 
@@ -144,7 +168,8 @@ def test_reserve(version: str) -> None:
     ):
         config = load("llama3.1-8b", engine=f"trtllm@{version}", engine_set=flags)
         engine = engine_of(config, hardware="h100-sxm")
-        assert engine["starts"] and engine["flags"]["free_gpu_memory_fraction"] == share
+        assert engine["starts"]
+        assert engine["flags"]["free_gpu_memory_fraction"] == share
         counted = sum(engine[name] for name in engine["counted"])
         assert engine["budget"] == counted + engine["available_cache"]
         free = engine["available_cache"] + engine["margin"]
@@ -183,5 +208,6 @@ REFUSED: list[tuple[Any, dict[str, Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("model", "flags", "asked", "text"), REFUSED)
 def test_refused(model: Any, flags: dict[str, Any], asked: dict[str, Any], text: str) -> None:
+    """Messages say what isn't known or doesn't fit."""
     with pytest.raises(PlanError, match=text):
         engine_capacity(load(model, engine="trtllm", engine_set=flags), engine="trtllm", **asked)
