@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from planner.activations import Place
 from planner.blocks import Attention, Block, LatentAttention
 from planner.engines.serving import Part
 from planner.errors import PlanError
 from planner.model import Model
-from planner.shard import Parallel, stages
+from planner.shard import Parallel, depth, stages
 
 if TYPE_CHECKING:
     from profiles.hardware import Hardware
@@ -53,20 +54,16 @@ def held(model: Model, tp: int, pp: int) -> tuple[list[range], list[Held]]:
         PlanError: a cache that serving engines aren't known to have, or one that can't be divided so.
     """
     found: list[Held] = []
-    depth = 0
+    layers = 0
     decoder = model.stack("decoder")
     for run in decoder.runs if decoder else ():
-        for layer in range(depth, depth + run.count * run.repeats):
+        for layer in range(layers, layers + run.count * run.repeats):
             for block in run.layer.blocks:
                 found += _of_block(block, layer, model, tp)
-        depth += run.count * run.repeats
-    if not found:
-        raise PlanError(
-            f"{model.family} keeps no cache between steps, so that there is nothing to print", where=model.source
-        )
-    if pp > max(depth, 1):
-        raise PlanError(f"found {pp}, but there are {depth} layers", where="pp", fix="choose at most as many")
-    return stages(depth, pp), found
+        layers += run.count * run.repeats
+    if pp > layers > 0:
+        raise PlanError(f"found {pp}, but there are {layers} layers", where="pp", fix="choose at most as many")
+    return stages(layers, pp), found
 
 
 def _of_block(block: Block, layer: int, model: Model, tp: int) -> Iterator[Held]:
@@ -134,6 +131,29 @@ def _state(block: Block, layer: int, tp: int) -> Held:
         if size % tp:
             raise PlanError(f"found {tp}, which doesn't divide a state of {size:,}", where="tp", fix="choose a divisor")
     return Held(layer, "state", convolution=channels * max(taps - 1, 0) // tp, recurrent=sum(sizes) // tp)
+
+
+def remembered(model: Model, tp: int, pp: int) -> tuple[list[range], list[Held]]:
+    """Return the same of a model that remembers something.
+
+    Raises:
+        PlanError: it doesn't, or as `held`.
+    """
+    parts, layers = held(model, tp, pp)
+    if not layers:
+        raise PlanError(
+            f"{model.family} keeps no cache between steps, so that there is nothing to print", where=model.source
+        )
+    return parts, layers
+
+
+def place(model: Model, parallel: Parallel, stage: int) -> Place:
+    """Return where a stage's activations are computed: its layers of the decoder, whether it embeds, whether it predicts."""
+    decoder = model.stack("decoder")
+    before = depth(model) - (decoder.depth if decoder else 0)
+    part = stages(depth(model), parallel.pp)[stage]
+    layers = range(max(part.start - before, 0), max(part.stop - before, 0)) if parallel.pp > 1 else None
+    return Place(parallel, layers, stage == 0, stage == parallel.pp - 1)
 
 
 def process(hardware: Hardware, parallel: Parallel) -> Part:

@@ -19,15 +19,15 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from planner.activations import EAGER, FUSED, Place, peak
+from planner.activations import EAGER, FUSED, peak
 from planner.engines import Engine
 from planner.engines.capacity import Asked
-from planner.engines.rank import Held, held, process
+from planner.engines.rank import Held, held, place, process, remembered
 from planner.engines.serving import GIB, Part, Reserve, exact, parse
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import Precision, canonical, element_bits, resolve
-from planner.shard import Parallel, depth, device_shares, stages
+from planner.shard import Parallel, device_shares
 from planner.workload import Workload
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ def engine(version: str, settings: Sequence[str]) -> Engine:
     parsed(version or NEWEST_TEXT)
     page = flags.page_size or PAGES.get(flags.attention_backend or "", 1)
     return Engine(
-        "sglang", version or NEWEST_TEXT, block_tokens=page, window_slack=None, longest_tokens=flags.context_length, flags=flags
+        "sglang", version or NEWEST_TEXT, block_tokens=page, window_slack=None, casts_float32=True,
+        longest_tokens=flags.context_length, flags=flags,
     )  # fmt: skip
 
 
@@ -389,7 +390,7 @@ def capacity(model: Model, asked: Asked) -> dict[str, Any]:
     ranks = flags.dp_size if flags.enable_dp_attention else 1
     if asked.tp % ranks:
         raise PlanError(f"found {ranks}, which doesn't divide tp {asked.tp}", where="dp_size", fix="choose a divisor")
-    parts, layers = held(model, asked.tp // ranks, asked.pp)
+    parts, layers = remembered(model, asked.tp // ranks, asked.pp)
     if any(each.kind == "cross" for each in layers):
         raise PlanError(
             "SGLang's pool for an encoder's rows isn't known", where=model.source, fix="choose --engine vllm"
@@ -566,7 +567,15 @@ def reserve(
 
     Args:
         model: loaded with this engine. work, precision, parallel, hardware: as `planner.memory` plans with.
+
+    Raises:
+        PlanError: the hardware is a CPU or Apple's.
     """
+    if hardware.kind == "cpu" or hardware.title.startswith("Apple"):
+        raise PlanError(
+            f"found {hardware.name}, but what SGLang does with the memory of that isn't known", where="--hardware",
+            fix="choose a GPU, or --engine ideal",
+        )  # fmt: skip
     flags, version = _flags(model), parsed(model.engine.version)
     rules = _rules(version)
     if flags.enable_dp_attention and parallel.attention_groups == 1:
@@ -601,9 +610,7 @@ def reserve(
         if rules.counts_media and on.tower:
             value, low, high = (MIB * each for each in MEDIA_MIB)
             parts["media"] = Part(value, low, high, "embeddings of images and sound", SOURCE)
-        here = stages(depth(model), parallel.pp)[share.stage] if parallel.pp > 1 else None
-        place = Place(parallel, here, share.stage == 0, share.stage == parallel.pp - 1)
-        alive = [peak(model, shape, precision, kind, place) for kind in (FUSED, EAGER)]
+        alive = [peak(model, shape, precision, kind, place(model, parallel, share.stage)) for kind in (FUSED, EAGER)]
         active = [each.alive_bytes for each in alive]
         beside = {
             "runtime": runtime,

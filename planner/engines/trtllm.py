@@ -18,16 +18,16 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from planner.activations import EAGER, FUSED, Place, peak
+from planner.activations import EAGER, FUSED, peak
 from planner.engines import Engine
 from planner.engines.capacity import Asked
-from planner.engines.rank import Held, held, process
+from planner.engines.rank import Held, held, place, process, remembered
 from planner.engines.serving import GIB, Part, Reserve, exact, parse
 from planner.engines.sglang import index_bytes, packed_bytes
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import Precision, canonical, element_bits, resolve
-from planner.shard import Parallel, depth, device_shares, stages
+from planner.shard import Parallel, device_shares
 from planner.workload import Workload, workload
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def engine(version: str, settings: Sequence[str]) -> Engine:
         )
     return Engine(
         "trtllm", version or NEWEST_TEXT, block_tokens=flags.tokens_per_block or _block(number),
-        window_slack=0 if len(set(flags.windows)) > 1 and number >= WINDOW_POOLS else None, longest_tokens=flags.max_seq_len,
-        flags=flags,
+        window_slack=0 if len(set(flags.windows)) > 1 and number >= WINDOW_POOLS else None, casts_float32=True,
+        longest_tokens=flags.max_seq_len, flags=flags,
     )  # fmt: skip
 
 
@@ -274,7 +274,7 @@ def capacity(model: Model, asked: Asked) -> dict[str, Any]:
         PlanError: a version, a cache or a dtype that isn't known; less memory than one block.
     """
     version, flags = parsed(asked.version or NEWEST_TEXT), _flags(model)
-    parts, layers = held(model, 1 if flags.enable_attention_dp else asked.tp, asked.pp)
+    parts, layers = remembered(model, 1 if flags.enable_attention_dp else asked.tp, asked.pp)
     longest = asked.max_model_len or flags.max_seq_len or model.positions or STEP_TOKENS
     source = model.source_positions or longest
     rows = _rows(model, layers, flags, version, asked)
@@ -341,7 +341,15 @@ def reserve(
 
     Args:
         model: loaded with this engine. work, precision, parallel, hardware: as `planner.memory` plans with.
+
+    Raises:
+        PlanError: the hardware isn't NVIDIA's.
     """
+    if not hardware.title.startswith("NVIDIA"):
+        raise PlanError(
+            f"found {hardware.name}, but TensorRT-LLM runs on NVIDIA's GPUs only", where="--hardware",
+            fix="choose one of these, or another engine",
+        )  # fmt: skip
     flags, version = _flags(model), parsed(model.engine.version)
     if flags.enable_attention_dp and parallel.attention_groups == 1:
         parallel = parallel._replace(attention_groups=parallel.tp)
@@ -361,9 +369,7 @@ def reserve(
     found = []
     for share in device_shares(model, precision, one, parallel):
         weight = share.weight_bytes
-        here = stages(depth(model), parallel.pp)[share.stage] if parallel.pp > 1 else None
-        place = Place(parallel, here, share.stage == 0, share.stage == parallel.pp - 1)
-        alive = [peak(model, shape, precision, kind, place) for kind in (FUSED, EAGER)]
+        alive = [peak(model, shape, precision, kind, place(model, parallel, share.stage)) for kind in (FUSED, EAGER)]
         active = [each.alive_bytes for each in alive]
         buffers = [each * MIB for each in BUFFERS_MIB]
         parts = {

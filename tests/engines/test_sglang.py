@@ -204,3 +204,12 @@ def test_refused(model: Any, asked: dict[str, Any], text: str) -> None:
     """Messages say what isn't known or doesn't fit."""
     with pytest.raises(PlanError, match=text):
         engine_capacity(model, engine="sglang", **asked)
+
+
+def test_what_remembers_nothing() -> None:
+    """An encoder starts, and has no pool to speak of; what SGLang does with a CPU's memory isn't known."""
+    engine = plan("bert-base", engine="sglang", hardware="l4", prompt=100).to_dict()["memory"]["engine"]
+    assert engine["starts"]
+    assert engine["capacity"] is None
+    with pytest.raises(PlanError, match="isn't known"):
+        plan("llama3.1-8b", engine="sglang", hardware="cpu", prompt=10, generate=10)

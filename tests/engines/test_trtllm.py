@@ -211,3 +211,9 @@ def test_refused(model: Any, flags: dict[str, Any], asked: dict[str, Any], text:
     """Messages say what isn't known or doesn't fit."""
     with pytest.raises(PlanError, match=text):
         engine_capacity(load(model, engine="trtllm", engine_set=flags), engine="trtllm", **asked)
+
+
+def test_devices() -> None:
+    """TensorRT-LLM needs a GPU of NVIDIA."""
+    with pytest.raises(PlanError, match="NVIDIA's GPUs only"):
+        plan("llama3.1-8b", engine="trtllm", hardware="mi300x", prompt=10, generate=10)
