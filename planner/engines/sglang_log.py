@@ -14,7 +14,7 @@ from typing import Any
 from planner.engines import sglang
 from planner.engines.capacity import Asked
 from planner.engines.log import Entry, Log, Prediction
-from planner.engines.serving import GIB
+from planner.engines.serving import GIB, LARGEST
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import resolve
@@ -46,15 +46,25 @@ FLAGS: dict[str, str] = {
     "pp_size": "pp_size", "ep_size": "ep_size", "dp_size": "dp_size", "enable_dp_attention": "enable_dp_attention",
     "attention_backend": "attention_backend", "swa_full_tokens_ratio": "swa_full_tokens_ratio",
     "disable_hybrid_swa_memory": "disable_hybrid_swa_memory", "disable_radix_cache": "disable_radix_cache",
-    "mamba_full_memory_ratio": "mamba_full_memory_ratio", "speculative_algorithm": "speculative_algorithm",
+    "max_mamba_cache_size": "max_mamba_cache_size", "mamba_full_memory_ratio": "mamba_full_memory_ratio",
+    "speculative_algorithm": "speculative_algorithm",
 }  # fmt: skip
 """Flags that change a prediction, by the names that the first line calls them."""
+
+TEXTS = {"model", "dtype", "kv_cache_dtype", "quantization", "attention_backend", "speculative_algorithm"}
+
+SHARES = {"mem_fraction_static", "swa_full_tokens_ratio", "mamba_full_memory_ratio"}
 
 COMMAND = {"model-path": "model", "model": "model", "tp": "tp_size", "pp": "pp_size", "dp": "dp_size"}
 """What a command line calls otherwise."""
 
 MORE_WEIGHTS = 0.3
 """GiB that loading takes beyond the tensors, at most: rotary tables, latents' second copies, fragments."""
+
+
+LOST = 0.3
+"""GiB that may be gone between the end of loading and the pools, from 0.5.10 on: 0.03 in a log of 0.5.10, 0.30 in one of 0.5.18
+(0.10 for images), which isn't explained; none in logs of 0.4.3 to 0.5.8."""
 
 
 def wrote(text: str) -> bool:
@@ -71,7 +81,9 @@ def parse(text: str) -> Log:
         line = re.sub(r"\x1b\[[0-9;]*m", "", raw).strip()
         if match := re.search(r"\bsglang(?:\[\w+\])?(?:==|[-_ ]v?|:v?)(\d+\.\d+\.\d+[\w.]*)", line):
             version = match[1]
-        flags |= dict(_flags(line))
+        flags |= {flag: value for flag, value in _flags(line) if _sensible(flag, value)}
+        if match := re.search(r"Load weight end\..*\bquant=(\w+)", line):
+            flags.setdefault("quantization", match[1])
         if match := re.search(r"\bcontext_len=(\d+)", line):
             flags.setdefault("context_length", int(match[1]))
         if match := re.search(r"KV Cache is allocated\..*#tokens: (\d+)", line):
@@ -92,6 +104,21 @@ def _flags(line: str) -> Iterator[tuple[str, Any]]:
             flag = COMMAND.get(name, name.replace("-", "_"))
             if flag in FLAGS:
                 yield flag, _typed(value) if value else True
+
+
+def _sensible(flag: str, value: Any) -> bool:
+    """Return whether a flag can have a value: lines may be cut or damaged."""
+    if flag in TEXTS:
+        return isinstance(value, str)
+    if flag in SHARES:
+        return (
+            isinstance(value, float | int)
+            and not isinstance(value, bool)
+            and 0 < value <= (100 if flag == "mamba_full_memory_ratio" else 1)
+        )
+    if flag.startswith(("enable_", "disable_")):
+        return isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < LARGEST
 
 
 def _typed(text: str) -> Any:
@@ -234,18 +261,23 @@ class _Check:
             return []
         half = left.half + (1 - share) * left.half * (1 if before else 2) + 1e-9
         value = left.value - start * (1 - share)
-        return [int(each * GIB) for each in (value, value - half, value + half)]
+        lost = LOST if sglang.parsed(self.version) >= (0, 5, 10) else 0
+        return [int(each * GIB) for each in (value, value - half - lost, value + half)]
 
     def _counts(self, entry: Entry) -> Prediction | None:
         memories = self._memories()
         if not memories or (self.flags.speculative_algorithm and entry.quantity == "tokens"):
             return None
         made = [self._made(max(memory, 1)) for memory in memories]
-        if entry.quantity == "tokens":
-            figures = [float(each["tokens"]) for each in made]
-        else:
+        if entry.quantity == "slots":
             figures = [float(group["slots"]) for each in made for group in each["groups"] if "slots" in group]
-        return Prediction(*figures) if len(figures) == 3 else None
+            return Prediction(*figures) if len(figures) == 3 else None
+        value, *ends = (float(each["tokens"]) for each in made)
+        slot = max(
+            (group["page_bytes"] * group["layers"] for group in made[0]["groups"] if "slots" in group), default=0
+        )
+        spread = slot // max(made[0]["bytes_per_token"], 1)  # a slot more or less
+        return Prediction(value, min(ends) - spread, max(ends) + spread)
 
     def _states(self, entry: Entry) -> Prediction | None:
         """Return the size of the states of so many slots, and of one that pads."""

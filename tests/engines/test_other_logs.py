@@ -82,6 +82,27 @@ SGLANG: dict[str, tuple[str, str | None, dict[str, tuple[float, str]]]] = {
             "keys": (1.52, "agrees"), "values": (1.52, "agrees"), "tokens": (399740, "agrees"),
         },
     ),
+    "a little less than was free": (
+        server("qwen/qwen2.5-0.5b-instruct", "0.5.10", mem_fraction_static=0.86, max_total_tokens=None, page_size=1)
+        + loaded("Qwen2ForCausalLM", 36.54, 35.57, 0.98)
+        + "[2026-01-01 00:00:10] KV Cache is allocated. #tokens: 2658165, K size: 15.21 GB, V size: 15.21 GB\n"
+        + totals(2658165),
+        "sglang_qwen2_5_0_5b",
+        {"weights": (0.98, "agrees"), "keys": (15.21, "agrees"), "values": (15.21, "agrees"), "tokens": (2658165, "agrees")},
+    ),
+    "8-bit weights, a command line": (
+        ("sglang==0.5.18\npython -m sglang.launch_server --model-path Qwen/Qwen3.8-27B-FP8 --trust-remote-code "
+        "--mem-fraction-static 0.85 --max-running-requests 32 --host 127.0.0.1 --port 8600\n"
+        "Load weight begin. avail mem=78.48 GB\nLoad weight end. type=Qwen3_5ForConditionalGeneration, quant=fp8, avail mem=50.01 GB\n"
+        "Mamba Cache is allocated. max_mamba_cache_size: 124, conv_state size: 0.34GB, ssm_state size: 17.58GB\n"
+        "KV Cache is allocated. dtype: torch.bfloat16, #tokens: 330323, K size: 10.08 GB, V size: 10.08 GB\n"
+        "max_total_num_tokens=330323, chunked_prefill_size=8192\n"),
+        "sglang_qwen3_5_27b",
+        {
+            "slots": (124, "agrees"), "convolutions": (0.34, "agrees"), "states": (17.58, "agrees"), "keys": (10.08, "agrees"),
+            "values": (10.08, "agrees"), "tokens": (330323, "agrees"),
+        },
+    ),
     "latents": (
         server("deepseek-ai/DeepSeek-V3", "0.5.9", tp_size=8)
         + "[2026-01-01 00:00:10 TP0] KV Cache is allocated. #tokens: 2454421, KV size: 160.63 GB\n",
@@ -108,7 +129,7 @@ SGLANG: dict[str, tuple[str, str | None, dict[str, tuple[float, str]]]] = {
 
 @pytest.mark.parametrize("name", SGLANG)
 def test_sglang(name: str, tmp_path: Path) -> None:
-    """Weights, pools, slots and tokens of six loads; what was given isn't judged."""
+    """Weights, pools, slots and tokens of eight loads; what was given isn't judged."""
     text, fact, expected = SGLANG[name]
     found = checked(tmp_path, text, config_of(fact) if fact else None)
     assert found["engine"] == "sglang"
