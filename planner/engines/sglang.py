@@ -282,6 +282,7 @@ class Pool(NamedTuple):
 
     Attributes:
         kind: "full", "latent", "sliding". layers, tokens: of the pool. key, value, index: bytes of a token, all layers.
+        first: of its first layer.
     """
 
     kind: str
@@ -290,6 +291,7 @@ class Pool(NamedTuple):
     key: int
     value: int
     index: int  # type: ignore[assignment]  # not the method that tuples have
+    first: int
 
     def sizes(self, page: int, rules: Rules) -> dict[str, float]:
         """Return the printed sizes, in GiB: of keys and values, or of both; a page more than the tokens is stored."""
@@ -350,7 +352,9 @@ def _pools(layers: list[Held], memory: int, layout: Layout, rules: Rules, flags:
 def _pool(rows: list[tuple[Held, Row]], tokens: int, kind: str) -> Pool:
     latent = any(each.kind == "latent" for each, _ in rows)
     key, value, index = (sum(getattr(row, name) for _, row in rows) for name in ("key", "value", "index"))
-    return Pool(kind or ("latent" if latent else "full"), len(rows), tokens, key, value, index)
+    _, row = rows[0]
+    first = row.key + row.value + row.index
+    return Pool(kind or ("latent" if latent else "full"), len(rows), tokens, key, value, index, first)
 
 
 def _slots(memory: int, slot: int, rules: Rules, flags: Flags) -> int:
@@ -422,7 +426,7 @@ def capacity(model: Model, asked: Asked) -> dict[str, Any]:
                 "layers": pool.layers,
                 "kind": pool.kind,
                 "block_size": layout.page,
-                "page_bytes": (pool.key + pool.value + pool.index) // pool.layers * layout.page,
+                "page_bytes": pool.first * layout.page,
                 "tokens": pool.tokens,
                 **pool.sizes(layout.page, rules),
             }

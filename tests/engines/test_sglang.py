@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planner import PlanError, engine_capacity, load, plan
 from planner.engines.sglang import Flags, Machine, fraction, slot_bytes
@@ -204,6 +206,40 @@ def test_refused(model: Any, asked: dict[str, Any], text: str) -> None:
     """Messages say what isn't known or doesn't fit."""
     with pytest.raises(PlanError, match=text):
         engine_capacity(model, engine="sglang", **asked)
+
+
+@pytest.mark.parametrize(("version", "times"), [((0, 4, 7), 1), ((0, 4, 9), 0.9), ((0, 5, 9), 0.95)])
+def test_fraction_beside_a_tower(version: Any, times: float) -> None:
+    """Images get a tenth, from 0.5.1 on a twentieth beside a tower like ViT-L, at most a fifth more beside a larger one."""
+    on = Machine(version, Flags(), 1, 1, 81559)
+    assert fraction(on._replace(tower=24 * 1024**2)) == pytest.approx(times * fraction(on))
+    if times == 0.95:
+        assert fraction(on._replace(tower=24e9)) == pytest.approx(0.8 * 0.95 * fraction(on))
+
+
+@given(
+    memory=st.integers(2**27, 2**38),
+    tp=st.sampled_from([1, 2, 4]),
+    version=st.sampled_from(["0.4.3", "0.5.6", "0.5.23"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_pools_fit(memory: int, tp: int, version: str) -> None:
+    """Pools and slots take no more than there is, and one token more wouldn't fit."""
+    for name in ("sglang_qwen3_5_27b", "sglang_diffusiongemma", "sglang_deepseek_v32"):
+        fact = read(Path(__file__).parent / "facts_other" / f"{name}.json") | {"version": version}
+        fact["asked"] = {"tp": tp}
+        try:
+            found = made(fact, memory)
+        except PlanError:
+            continue
+        rows = [each for each in found["groups"] if each["kind"] != "mamba"]
+        states = sum(each["slots"] * each["layers"] * each["page_bytes"] for each in found["groups"] if "slots" in each)
+        each_token = [each["layers"] * each["page_bytes"] // found["block_size"] for each in rows]
+        each_token = each_token if len(rows) > 1 else [found["bytes_per_token"]]
+        taken = sum(each["tokens"] * size for each, size in zip(rows, each_token, strict=True))
+        indexed = version < "0.5.4" and name == "sglang_deepseek_v32"  # keys of the indexer weren't counted
+        assert indexed or taken + states <= memory
+        assert taken + states + 2 * found["block_size"] * sum(each_token) > memory or len(rows) > 1
 
 
 def test_what_remembers_nothing() -> None:

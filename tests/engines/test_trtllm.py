@@ -113,6 +113,7 @@ V32 = {"model_type": "deepseek_v32", "index_head_dim": 128, "index_n_heads": 64,
     [
         ({}, {}, "bf16", 61 * 1152),
         ({}, {}, "fp8", 61 * 576),
+        ({"num_hidden_layers": 24}, {}, "bf16", 27 * 1024),  # Kimi-K3's 24 layers with latents (ROCm/ATOM/issues/1959)
         (V32, {}, "bf16", 61 * (1152 + 132)),
         (V32, {}, "fp8", 61 * (576 + 132)),
         (V32, {"kv_cache_dtype": "fp8_ds_mla"}, "bf16", 61 * (656 + 132)),
@@ -123,10 +124,10 @@ def test_latents(changed: dict[str, Any], flags: dict[str, Any], dtype: str, siz
     config = load("deepseek-v3", engine="trtllm", engine_set=flags, set=changed)
     found = engine_capacity(config, engine="trtllm", cache_memory_bytes=GIB, cache_dtype=dtype)
     assert found["bytes_per_token"] == size
-    assert found["block_size"] == (64 if changed else 32)
+    assert found["block_size"] == (64 if changed == V32 else 32)
 
 
-# Bug reports: TensorRT-LLM's pull request 9072 counted all 48 layers, ROCm/ATOM's issue 1959 keys and values of all heads.
+# TensorRT-LLM's pull request 9072: all 48 layers were counted.
 QWEN3_NEXT = {
     "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48,
     "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151936, "linear_num_key_heads": 16,
