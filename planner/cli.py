@@ -378,7 +378,10 @@ def verify(
 
 @app.command(rich_help_panel="Other jobs")
 def check(
-    log: Annotated[str, typer.Argument(metavar="LOGFILE", help="start-up log of vLLM 0.6 to 0.32 or of llama.cpp")],
+    log: Annotated[
+        str,
+        typer.Argument(metavar="LOGFILE", help="start-up log of vLLM 0.6 to 0.32, SGLang, TensorRT-LLM or llama.cpp"),
+    ],
     *,
     config: Annotated[
         str | None,

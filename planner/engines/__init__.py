@@ -62,7 +62,11 @@ TRANSFORMERS = Engine("transformers", window_margin=1, absorbs_latents=False, qu
 
 ENGINES = {engine.name: engine for engine in (IDEAL, TRANSFORMERS)}
 
-SERVING = {"vllm": "planner.engines.vllm"}
+SERVING = {
+    "vllm": "planner.engines.vllm",
+    "sglang": "planner.engines.sglang",
+    "trtllm": "planner.engines.trtllm",
+}
 """Programs that serve, and the modules that know their rules: `engine(version, settings)`, `capacity`, `reserve`."""
 
 

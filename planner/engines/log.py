@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,6 +93,16 @@ LINES: tuple[tuple[str, str, str], ...] = (
 LENGTHS = (rf"max seq len \({COUNT}\)", rf"Maximum concurrency for {COUNT} tokens")
 """Where else max_model_len is printed."""
 
+READERS = {
+    "llama.cpp": "planner.engines.llama_log",
+    "sglang": "planner.engines.sglang_log",
+    "trtllm": "planner.engines.trtllm_log",
+}
+"""Engines whose logs are read by a module of their own: `wrote`, `parse`, `predictions`."""
+
+GIVEN = {"free memory", "free memory before loading"}
+"""Figures of those that predictions start from."""
+
 TEXT_ALONE = "-text"
 """Ending of bundled names of language models that are published with a tower."""
 
@@ -157,14 +168,13 @@ def read(file: str | Path) -> Log:
         text = path.read_text(errors="replace")
     except OSError as error:
         raise PlanError(f"can't be read: {error.strerror}", where=where, fix="name the log of an engine") from error
-    from planner.engines import llama_log  # noqa: PLC0415
-
-    log = llama_log.parse(text) if llama_log.wrote(text) else parse(text)
+    others = (import_module(name) for name in READERS.values())
+    log = next((other.parse(text) for other in others if other.wrote(text)), None) or parse(text)
     if not log.entries:
         raise PlanError(
             "no line is known: neither weights nor cache memory, blocks, tokens or concurrency are printed",
             where=where,
-            fix="name a start-up log of vLLM, with its INFO lines, or of llama.cpp",
+            fix="name a start-up log of vLLM, with its INFO lines, of SGLang, TensorRT-LLM or llama.cpp",
         )
     return log
 
@@ -263,18 +273,16 @@ def check(file: str | Path, config: str | None = None) -> dict[str, Any]:
     """Return {engine, version, model, flags, lines, notes}: what a log's lines say, and what the planner says.
 
     Args:
-        file: start-up log of vLLM 0.6 to 0.32 or of llama.cpp. config: of its model, None: found by the name that it prints.
+        file: start-up log of vLLM 0.6 to 0.32, SGLang, TensorRT-LLM or llama.cpp. config: of its model, None: found by the name that it prints.
 
     Raises:
         PlanError: no such file, no line that is known, or no config for its model.
     """
     log = read(file)
     model, notes = find_model(config, log.flags)
-    if log.engine == "llama.cpp":
-        from planner.engines import llama_log  # noqa: PLC0415
-
-        said = llama_log.predictions(log, model, notes)
-        lines = [_judged(entry, said(entry), given=False) for entry in log.entries]
+    if log.engine in READERS:
+        said = import_module(READERS[log.engine]).predictions(log, model, notes)
+        lines = [_judged(entry, said(entry), given=entry.quantity in GIVEN) for entry in log.entries]
         return _found(log, model, lines, notes)
     whole = config is not None or not model.name.endswith(TEXT_ALONE)
     if not whole:

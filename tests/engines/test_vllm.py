@@ -161,7 +161,7 @@ def test_batches_in_flight() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"engine": "sglang"}, ("engine", "sglang", "vllm")),
+        ({"engine": "lmdeploy"}, ("engine", "lmdeploy", "vllm, sglang, trtllm")),
         ({"version": "0.99"}, ("version", "0.99", "0.32")),
         ({"version": "new"}, ("version", "new")),
         ({"device": "tpu"}, ("device", "tpu", "cuda")),
