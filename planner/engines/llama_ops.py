@@ -29,21 +29,22 @@ class Wiring(NamedTuple):
 
     Attributes:
         fused: queries, keys and values come from one matrix, and gate and up from one.
-        residual_first: sums name the residual stream first, whose place they then take.
+        residual_first: sums behind the mixer, and behind the feed-forward block, name the residual stream first, whose
+            place they then take.
         rows_last: unused rows are dropped before the last norm, not in the last layer.
         keeps_weights: the chosen experts' weights aren't divided by their sum.
     """
 
     fused: bool = False
-    residual_first: bool = False
+    residual_first: tuple[bool, bool] = (False, False)
     rows_last: bool = False
     keeps_weights: bool = False
 
 
 WIRINGS = {
-    **dict.fromkeys(("phi3", "phi3small"), Wiring(fused=True, residual_first=True)),
-    "jamba": Wiring(residual_first=True, keeps_weights=True),
-    "lfm2": Wiring(residual_first=True),
+    **dict.fromkeys(("phi3", "phi3small"), Wiring(fused=True, residual_first=(False, True))),
+    "jamba": Wiring(residual_first=(True, True), keeps_weights=True),
+    "lfm2": Wiring(residual_first=(True, True)),
     "gpt_oss": Wiring(rows_last=True),
 }
 """Families that aren't wired the usual way."""
@@ -182,11 +183,14 @@ def _layer(build: Build, layer: Layer, rows: Tensor, model: Model, *, last: bool
     for number, sub in enumerate(layer.sublayers):
         if sub.join:
             raise _unknown(model, "norms behind sums")
-        rows = _sublayer(build, sub, rows, model, last=last and number == 0)
+        first = build.wiring.residual_first[min(number, 1)]
+        rows = _sublayer(build, sub, rows, model, last=last and number == 0, residual_first=first)
     return rows
 
 
-def _sublayer(build: Build, sub: Sublayer, rows: Tensor, model: Model, *, last: bool) -> Tensor:
+def _sublayer(
+    build: Build, sub: Sublayer, rows: Tensor, model: Model, *, last: bool, residual_first: bool
+) -> Tensor:
     from planner.recurrent import Together  # noqa: PLC0415
 
     if isinstance(sub.block, Together):
@@ -200,7 +204,7 @@ def _sublayer(build: Build, sub: Sublayer, rows: Tensor, model: Model, *, last: 
     if last:
         found, rows = _asked(build, found), _asked(build, rows)
     found = norm(found, sub.after)
-    return like("add", rows, found) if build.wiring.residual_first else like("add", found, rows)
+    return like("add", rows, found) if residual_first else like("add", found, rows)
 
 
 def _parallel(build: Build, layer: Layer, rows: Tensor, model: Model, *, last: bool) -> Tensor:
