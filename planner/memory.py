@@ -141,7 +141,7 @@ def devices(
     if reserves:
         return tuple(
             Device(
-                share.stage, share.count, share.layers, each.size("weights"), share.cache_bytes,
+                share.stage, share.count, share.layers, each.size("weights"), int(share.cache_bytes * each.cached),
                 Moment(each.said("activations"), each.size("activations")), each.size("runtime") + each.size("graphs"),
                 limit, each.pool.value,
             )
@@ -277,7 +277,7 @@ def set_aside(
         "available_cache": least.pool.value,
         "required": section["total"] - section["cache"] + min(section["cache"], max(least.pool.value, 0)),
         "reserved": least.budget.value + sum(part.value for part in least.beside.values()),
-        "starts": capacity is not None or (least.pool.value >= 0 and not remembers),
+        "starts": (capacity is not None and not problem) or (least.pool.value >= 0 and not remembers),
         "problem": problem,
         "capacity": capacity,
     }

@@ -13,22 +13,23 @@ llama-cpp-python 0.3.36 ships, read and run there (tests/engines/remake_llama.py
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from planner.blocks import Attention, Block, Head, LatentAttention
 from planner.engines import Engine
-from planner.engines.llama_graph import peak
-from planner.engines.llama_ops import Batch, Kind, graph
-from planner.engines.serving import parse
+from planner.engines.capacity import Asked
+from planner.engines.llama_graph import ALIGNMENT, CARD_ALIGNMENT, peak
+from planner.engines.llama_ops import WHOLE, Batch, Kind, Part, graph, host_bytes
+from planner.engines.serving import LARGEST, Reserve, parse
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import canonical, element_bits
+from planner.shard import depth
 
-NEWEST = "b0c1e57098"
-"""The build that was run; older ones differ in the sliding cells (not a multiple of 256) and in what is asked of a batch."""
+BUILD = "0c1e57098"
+"""The commit that was run; older ones differ in the sliding cells (not a multiple of 256) and in what is asked of a batch."""
 
 CELLS = 256
 """Contexts, and sliding caches, are a multiple of so many cells."""
@@ -51,9 +52,9 @@ WINDOWED = frozenset({
 ALIASES = {
     "ctx_size": "n_ctx", "batch_size": "n_batch", "ubatch_size": "n_ubatch", "parallel": "n_seq_max", "np": "n_seq_max",
     "gpu_layers": "n_gpu_layers", "ngl": "n_gpu_layers", "fa": "flash_attn", "type_k": "cache_type_k", "type_v": "cache_type_v",
-    "num_ctx": "n_ctx", "num_batch": "n_ubatch", "num_parallel": "n_seq_max", "num_gpu": "n_gpu_layers",
+    "num_batch": "n_ubatch", "num_parallel": "n_seq_max", "num_gpu": "n_gpu_layers",
 }  # fmt: skip
-"""What the command line, and Ollama, call the flags."""
+"""What the command line, and Ollama, call the flags. Ollama's num_ctx is that of one sequence (llm/server.go, KvSize)."""
 
 MOST_SEQUENCES = 256
 
@@ -85,8 +86,14 @@ class Flags(NamedTuple):
 
 def engine(version: str, settings: Sequence[str]) -> Engine:
     """Return llama.cpp as a plan sees it: caches in 256 cells, windows with room for a run of the prompt."""
+    if version not in {"", BUILD}:
+        raise PlanError(f"found {version}, known is {BUILD}", where="--engine llama.cpp", fix="leave the version out")
     flags = flags_named(settings)
-    return Engine("llama.cpp", version or NEWEST, block_tokens=CELLS, window_slack=None if flags.swa_full else flags.n_ubatch, flags=flags)  # fmt: skip
+    shared = flags.n_seq_max if not flags.kv_unified else 1
+    return Engine(
+        "llama.cpp", BUILD, block_tokens=CELLS, window_slack=None if flags.swa_full else flags.n_ubatch, windowed=WINDOWED,
+        longest_tokens=flags.n_ctx and flags.n_ctx // shared, flags=flags,
+    )  # fmt: skip
 
 
 def flags_named(settings: Sequence[str]) -> Flags:
@@ -96,11 +103,15 @@ def flags_named(settings: Sequence[str]) -> Flags:
         PlanError: no such flag, or a value that it can't have.
     """
     renamed = []
+    each_has = False
     for text in settings:
         name, equals, value = text.partition("=")
         plain = name.strip().lstrip("-").replace("-", "_")
-        renamed.append(f"{ALIASES.get(plain, plain)}{equals}{value}")
+        each_has |= plain == "num_ctx"
+        renamed.append(f"{'n_ctx' if plain == 'num_ctx' else ALIASES.get(plain, plain)}{equals}{value}")
     flags = parse(Flags, "llama.cpp", renamed)
+    if each_has and flags.n_ctx:
+        flags = flags._replace(n_ctx=flags.n_ctx * flags.n_seq_max)
     if flags.flash_attn not in {"on", "off", "auto"}:
         raise PlanError(
             f"found {flags.flash_attn!r}, allowed are on, off and auto", where="--engine-set flash_attn", fix="choose one of these"
@@ -179,9 +190,7 @@ def context(model: Model, flags: Flags, cache_dtype: str | None = None) -> Conte
     """
     asked = flags.n_ctx or model.positions
     if asked is None:
-        raise PlanError(
-            f"{model.name} has no limit of positions", where="n_ctx", fix="say --engine-set n_ctx=TOKENS"
-        )
+        raise PlanError(f"{model.name} has no limit of positions", where="n_ctx", fix="say --engine-set n_ctx=TOKENS")
     cells = padded(asked)
     streams = 1
     if not flags.kv_unified:
@@ -198,18 +207,22 @@ def context(model: Model, flags: Flags, cache_dtype: str | None = None) -> Conte
 
 
 def _type(dtype: str | None) -> str:
-    """Return llama.cpp's name of a cache's dtype."""
-    if dtype is None:
-        return "f16"
-    name = {"fp32": "f32", "fp16": "f16"}.get(dtype, dtype)
+    """Return llama.cpp's name of a cache's dtype; 16 bits are f16, its default."""
+    name = {None: "f16", "fp32": "f32", "fp16": "f16", "bf16": "f16"}.get(dtype, dtype) or "f16"
     if name not in CACHE_TYPES:
         raise PlanError(f"found {dtype}, allowed are {', '.join(CACHE_TYPES)}", where="cache_dtype", fix="choose one of these")  # fmt: skip
     return name
 
 
 class Row(NamedTuple):
-    """What a layer stores for a token, or for a sequence: elements of keys and of values, and the width of their heads."""
+    """What a layer stores for a token, or for a sequence: elements of keys and of values, and the width of their heads.
 
+    Attributes:
+        layer: its number. kind: of cache. keys, values: elements; of states: rows before a convolution, and the states.
+        head, value_head: widths of heads. span: tokens that its window sees, 0: all.
+    """
+
+    layer: int
     kind: Kind
     keys: int
     values: int
@@ -225,16 +238,20 @@ def rows(model: Model) -> list[Row]:
         PlanError: a cache that llama.cpp isn't known to have.
     """
     found: list[Row] = []
+    number = 0
     for stack in model.stacks:
         if stack.name in {"vision", "audio"}:
             continue
         for run in stack.runs:
             layer = [row for block in run.layer.blocks for row in _rows(block, model)]
-            found += layer * run.count * run.repeats
+            for _ in range(run.count * run.repeats):
+                found += [row._replace(layer=number) for row in layer]
+                number += 1
     return found
 
 
 def _rows(block: Block, model: Model) -> Iterator[Row]:
+    """Yield what a block stores, for layer 0."""
     from planner import recurrent as mixers  # noqa: PLC0415
 
     caches = block.caches()
@@ -244,21 +261,21 @@ def _rows(block: Block, model: Model) -> Iterator[Row]:
         case Attention(cross=False, chooser=None):
             heads, value = block.cached_heads or block.kv_heads, block.value or block.head
             span = block.mask.window or block.mask.chunk or 0
-            windowed = bool(span) and model.family in WINDOWED
-            yield Row("sliding" if windowed else "full", heads * block.head, heads * value, block.head, value, span)
+            kind: Kind = "sliding" if span and model.family in WINDOWED else "full"
+            yield Row(0, kind, heads * block.head, heads * value, block.head, value, span)
         case LatentAttention(chooser=None):
             if expands(model):
                 keys, values = block.heads * (block.nope + block.rope), block.heads * block.value
-                yield Row("full", keys, values, block.nope + block.rope, block.value)
+                yield Row(0, "full", keys, values, block.nope + block.rope, block.value)
             else:
-                yield Row("latent", block.kv_rank + block.rope, 0, block.kv_rank + block.rope)
+                yield Row(0, "latent", block.kv_rank + block.rope, 0, block.kv_rank + block.rope)
         case mixers.Together():
             for part in block.parts:
                 yield from _rows(part, model)
         case mixers.Mamba() | mixers.Mamba2() | mixers.DeltaRule() | mixers.ShortConvolution():
             sizes = [cache.fixed for cache in caches]
             before = sizes.pop(0) // block.taps * (block.taps - 1) if block.taps else 0
-            yield Row("state", before, sum(sizes))
+            yield Row(0, "state", before, sum(sizes))
         case _:
             raise PlanError(
                 f"llama.cpp's cache of {type(block).__name__} isn't known", where=model.source or model.name,
@@ -268,11 +285,15 @@ def _rows(block: Block, model: Model) -> Iterator[Row]:
 
 def expands(model: Model) -> bool:
     """Return whether a file holds latents' projections in one piece, so that keys and values are cached whole (until 2025)."""
-    return any(tensor.name.endswith("attn_kv_b.weight") for tensor in model.checkpoint.tensors) if model.checkpoint else False
+    return (
+        any(tensor.name.endswith("attn_kv_b.weight") for tensor in model.checkpoint.tensors)
+        if model.checkpoint
+        else False
+    )
 
 
-def caches(model: Model, flags: Flags, cache_dtype: str | None = None) -> list[Stored]:
-    """Return the caches of a context, as listed: full, sliding, latent, state.
+def caches(model: Model, flags: Flags, cache_dtype: str | None = None, part: range | None = None) -> list[Stored]:
+    """Return the caches of a context, as listed: full, sliding, latent, state; those of some layers, or of all.
 
     Raises:
         PlanError: as `context` and `rows`; heads that aren't whole blocks of a quantised type.
@@ -280,20 +301,25 @@ def caches(model: Model, flags: Flags, cache_dtype: str | None = None) -> list[S
     made = context(model, flags, cache_dtype)
     layers = rows(model)
     widest = max((row.values for row in layers if row.kind != "state"), default=0)
+    kinds: tuple[Kind, ...] = ("full", "sliding", "latent", "state")
     found = []
-    for kind in ("full", "sliding", "latent", "state"):
-        own = [row for row in layers if row.kind == kind]
+    for kind in kinds:
+        own = [row for row in layers if row.kind == kind and (part is None or row.layer in part)]
         if not own:
             continue
         if kind == "state":
-            depth = sum(run.count * run.repeats for stack in model.stacks for run in stack.runs)
-            sizes = (4 * flags.n_seq_max * sum(getattr(row, part) for row in own) for part in ("keys", "values"))
-            found.append(Stored(kind, flags.n_seq_max, depth, 1, *sizes, "f32", "f32"))
+            states = 4 * flags.n_seq_max
+            before, after = (
+                states * sum(sizes) for sizes in zip(*((row.keys, row.values) for row in own), strict=True)
+            )
+            found.append(Stored(kind, flags.n_seq_max, depth(model), 1, before, after, "f32", "f32"))
             continue
         cells = cells_of(kind, own, flags, made)
         values = [row.values if made.flash or kind == "latent" else widest for row in own]
-        key_bytes = _bytes(made.key, [row.keys for row in own], [row.head for row in own], cells * made.streams)
-        value_bytes = _bytes(made.value, values, [row.value_head for row in own], cells * made.streams)
+        _whole_blocks(made.key, [row.head for row in own])
+        _whole_blocks(made.value, [row.value_head for row in own])
+        key_bytes = cells_bytes(made.key, [row.keys for row in own], cells * made.streams)
+        value_bytes = cells_bytes(made.value, values, cells * made.streams)
         found.append(Stored(kind, cells, len(own), made.streams, key_bytes, value_bytes, made.key, made.value))
     return found
 
@@ -306,43 +332,54 @@ def cells_of(kind: Kind, layers: Sequence[Row], flags: Flags, made: Context) -> 
     return padded(min(made.cells, window + min(flags.n_ubatch, flags.n_batch, flags.n_ctx or made.cells)))
 
 
-def _bytes(kind: str, elements: Sequence[int], heads: Sequence[int], cells: int) -> int:
-    bits = element_bits(canonical(kind, "cache type"))
-    blocks = kind not in {"f32", "f16", "bf16"}
+def cells_bytes(kind: str, elements: Sequence[int], cells: int) -> int:
+    """Return the bytes of so many cells of layers with so many elements each, in a type of caches."""
+    return int(cells * sum(elements) * element_bits(canonical(kind, "cache type")) / 8)
+
+
+def _whole_blocks(kind: str, heads: Sequence[int]) -> None:
+    """Refuse heads that a quantised type of caches would cut."""
     for head in heads:
-        if blocks and head % BLOCK:
+        if kind not in {"f32", "f16", "bf16"} and head % BLOCK:
             raise PlanError(
                 f"found heads of {head}, which aren't whole blocks of {BLOCK} elements", where=f"cache type {kind}",
                 fix="llama.cpp doesn't start; choose f16",
             )  # fmt: skip
-    return int(cells * sum(elements) * bits / 8)
 
 
-def compute_bytes(model: Model, flags: Flags, cache_dtype: str | None = None) -> int:
-    """Return the bytes of the compute buffer on one device: the results of a run of the prompt, or of a step.
+class Compute(NamedTuple):
+    """Bytes of the compute buffer where the layers run, and of the processor's beside it; 0 where that is the same."""
+
+    device: int
+    host: int = 0
+
+
+def compute(model: Model, flags: Flags, cache_dtype: str | None = None, part: Part = WHOLE) -> Compute:
+    """Return the compute buffers: the results of a run of the prompt, or of a step, whichever takes more.
+
+    Args:
+        model, flags, cache_dtype: as in `caches`. part: what the device runs, where it isn't a processor that runs all.
 
     Raises:
         PlanError: as `caches`; the order of the model's operations isn't known.
     """
-    return _compute(model, flags, cache_dtype)
-
-
-@lru_cache(maxsize=256)
-def _compute(model: Model, flags: Flags, cache_dtype: str | None) -> int:
     made = context(model, flags, cache_dtype)
     layers = rows(model)
     sequences = flags.n_seq_max
     asked = min(made.tokens, flags.n_outputs_max or min(flags.n_batch, flags.n_ctx or made.total))
-    sizes = []
+    found = []
     for tokens, outputs in ((made.tokens, asked), (sequences, sequences)):
-        whole = -(-tokens // sequences) * sequences
-        sizes.append(peak(graph(model, _batch(whole, outputs, layers, flags, made))))
-    return max(sizes)
+        batch = _batch(-(-tokens // sequences) * sequences, outputs, layers, flags, made)
+        device = peak(graph(model, batch, part), CARD_ALIGNMENT if part.card else ALIGNMENT)
+        found.append(Compute(device, host_bytes(graph(model, batch)) if part.card else 0))
+    return Compute(max(each.device for each in found), max(each.host for each in found))
 
 
 def _batch(tokens: int, outputs: int, layers: list[Row], flags: Flags, made: Context) -> Batch:
-    kinds = {row.kind: [each for each in layers if each.kind == row.kind] for row in layers if row.kind != "state"}
-    turned = {
+    kinds: dict[Kind, list[Row]] = {
+        row.kind: [each for each in layers if each.kind == row.kind] for row in layers if row.kind != "state"
+    }
+    turned: dict[Kind, tuple[int, int]] = {
         kind: (
             _turning(made.key, [row.head for row in own], smallest=False),
             _turning(made.value, [row.value_head for row in own], smallest=True),
@@ -375,3 +412,124 @@ def output_bytes(model: Model, flags: Flags) -> int:
     decoder = model.stack("decoder")
     heads = [block for block in (decoder.back if decoder else ()) if isinstance(block, Head)]
     return 4 * flags.n_seq_max * sum(head.vocabulary for head in heads)
+
+
+def layers_of(count: int, devices: int) -> list[range]:
+    """Return the layers of each of equal devices: layer i of L on device i x devices // (L + 1), the head as layer L."""
+    ends = [-(-(device + 1) * (count + 1) // devices) for device in range(devices)]
+    return [range(start, min(end, count)) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def on_card(flags: Flags, count: int) -> int:
+    """Return how many of so many layers and the head are on cards."""
+    asked = flags.n_gpu_layers
+    return min(int(asked), count + 1) if asked and asked.isdecimal() else count + 1
+
+
+def capacity(model: Model, asked: Asked) -> dict[str, Any]:
+    """Return how long a context so much memory holds on each device, for the flags that the model was loaded with.
+
+    Args:
+        model: as loaded. asked: as in `planner.engine_capacity`; max_num_seqs: sequences. max_model_len: of one of them, by which
+            concurrency is counted. max_num_batched_tokens: n_ubatch. cache_dtype: of keys and values. pp: devices that share layers.
+
+    Returns:
+        tokens: the longest n_ctx, a multiple of 256 for each stream; where only states are kept: n_seq_max times max_model_len.
+        concurrency: sequences of max_model_len that it holds. blocks: of 256 cells. bytes_per_token: by which caches grow.
+        groups: layers, kind, cells, bytes, key, value of each cache then, of the fullest device.
+
+    Raises:
+        PlanError: a flag that llama.cpp doesn't have; less memory than the smallest context needs.
+    """
+    flags = _asked(model, asked)
+    dtype = None if asked.cache_dtype == "auto" else asked.cache_dtype
+    longest = asked.max_model_len or (flags.n_ctx and flags.n_ctx // flags.n_seq_max) or model.positions or CELLS
+    count = depth(model)
+    offloaded = on_card(flags, count)
+    parts = layers_of(count, asked.pp)
+    if 1 < offloaded <= count:  # else the processor's memory holds all
+        parts = [range(count - offloaded + 1, count)]
+
+    def held(change: Flags) -> list[Stored]:
+        return max(
+            (caches(model, change, dtype, part) for part in parts), key=lambda each: sum(one.size for one in each)
+        )
+
+    def fits(change: Flags) -> bool:
+        return sum(each.size for each in held(change)) <= asked.cache_memory_bytes
+
+    if not rows(model):
+        raise PlanError(f"{model.family} keeps no cache between steps", where=model.source or model.name)
+    if all(row.kind == "state" for row in rows(model)):
+        return _states(flags, longest, held(flags._replace(n_seq_max=1, n_ctx=longest)), asked.cache_memory_bytes)
+    step = CELLS if flags.kv_unified else CELLS * flags.n_seq_max
+    low, high = 0, 1
+    while fits(flags._replace(n_ctx=high * step)) and high * step < LARGEST:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(flags._replace(n_ctx=middle * step)) else (low, middle)
+    if not low:
+        least = sum(each.size for each in held(flags._replace(n_ctx=step)))
+        raise PlanError(
+            f"found {asked.cache_memory_bytes:,}, but {step:,} cells need {least:,}", where="cache_memory_bytes",
+            fix="llama.cpp doesn't start; give more, or fewer sequences (n_seq_max), or a smaller cache type",
+        )  # fmt: skip
+    tokens = low * step
+    found = held(flags._replace(n_ctx=tokens))
+    per_token = sum(
+        (Fraction(each.size, each.cells * each.streams) for each in found if each.cells * each.streams == tokens),
+        Fraction(0),
+    )
+    return {
+        "tokens": tokens,
+        "concurrency": float(f"{tokens / longest:.2f}"),
+        "blocks": tokens // CELLS,
+        "block_size": CELLS,
+        "bytes_per_token": per_token.numerator if per_token.denominator == 1 else float(per_token),
+        "groups": [_group(each) for each in found],
+    }
+
+
+def _asked(model: Model, asked: Asked) -> Flags:
+    """Return the flags of a question about capacity."""
+    if asked.tp > 1:
+        raise PlanError(f"found {asked.tp}, but llama.cpp gives whole layers to devices", where="tp", fix="choose pp")
+    if asked.block_size not in {None, CELLS}:
+        raise PlanError(
+            f"found {asked.block_size}, llama.cpp has cells by the {CELLS}", where="block_size", fix="leave it out"
+        )
+    flags = model.engine.flags if isinstance(model.engine.flags, Flags) else Flags()
+    flags = flags._replace(n_seq_max=asked.max_num_seqs or flags.n_seq_max)
+    return flags._replace(n_ubatch=min(asked.max_num_batched_tokens or flags.n_ubatch, flags.n_batch))
+
+
+def _states(flags: Flags, longest: int, one: list[Stored], memory: int) -> dict[str, Any]:
+    """Return the same where sequences have states only: as many sequences as fit."""
+    size = sum(each.size for each in one)
+    sequences = memory // size
+    if sequences < flags.n_seq_max:
+        raise PlanError(
+            f"found {memory:,}, but {flags.n_seq_max} sequences need {flags.n_seq_max * size:,}", where="cache_memory_bytes",
+            fix="llama.cpp doesn't start; give more, or fewer sequences (n_seq_max)",
+        )  # fmt: skip
+    return {
+        "tokens": sequences * longest, "concurrency": float(sequences), "blocks": sequences, "block_size": longest,
+        "bytes_per_token": 0,
+        "groups": [_group(each._replace(cells=sequences, key_bytes=each.key_bytes * sequences, value_bytes=each.value_bytes * sequences))
+                   for each in one],
+    }  # fmt: skip
+
+
+def _group(each: Stored) -> dict[str, Any]:
+    return {
+        "layers": each.layers, "kind": each.kind, "cells": each.cells * each.streams, "bytes": each.size, "key": each.key,
+        "value": each.value,
+    }  # fmt: skip
+
+
+def reserve(*asked: Any) -> tuple[Reserve, ...]:
+    """Return what llama.cpp takes; see `planner.engines.llama_memory.reserve`."""
+    from planner.engines.llama_memory import reserve as memory  # noqa: PLC0415
+
+    return memory(*asked)

@@ -15,6 +15,9 @@ from math import prod
 ALIGNMENT = 32
 """Bytes that results start at a multiple of, on a CPU (ggml-impl.h, TENSOR_ALIGNMENT)."""
 
+CARD_ALIGNMENT = 128
+"""The same on a CUDA device."""
+
 OVERWRITES = frozenset({
     "fill", "scale", "add", "add_id", "sub", "mul", "div", "sqr", "sqrt", "log", "unary", "rope", "rms_norm", "clamp", "soft_max",
 })  # fmt: skip
@@ -194,9 +197,7 @@ def peak(graph: Graph, alignment: int = ALIGNMENT) -> int:
     return arena.size
 
 
-def _overwritten(
-    tensor: Tensor, readers: Counter[int], views: Counter[int], starts: Iterable[int]
-) -> Tensor | None:
+def _overwritten(tensor: Tensor, readers: Counter[int], views: Counter[int], starts: Iterable[int]) -> Tensor | None:
     """Return the operand whose place a result takes: as large, not a view, and read by nobody else."""
     if tensor.op not in OVERWRITES:
         return None

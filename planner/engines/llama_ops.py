@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from planner.blocks import Attention, Block, FeedForward, Head, LatentAttention, MixtureOfExperts, Norm
-from planner.engines.llama_graph import WEIGHT, Graph, Tensor, given, like, op, store, view
+from planner.engines.llama_graph import ALIGNMENT, WEIGHT, Graph, Tensor, given, like, op, store, view
 from planner.errors import PlanError
 from planner.model import Layer, Model, Sublayer
 
 if TYPE_CHECKING:
     from planner.recurrent import Mamba, Mamba2, ShortConvolution
 
-Kind = Literal["full", "sliding", "latent"]
+Kind = Literal["full", "sliding", "latent", "state"]
 
 
 class Wiring(NamedTuple):
@@ -84,6 +84,16 @@ class Batch(NamedTuple):
         return 1 if self.unified else self.sequences
 
 
+class Part(NamedTuple):
+    """What one device runs: some layers, all if None (with the head behind the last); on a card others look rows up."""
+
+    layers: range | None = None
+    card: bool = False
+
+
+WHOLE = Part()
+
+
 @dataclass(slots=True)
 class Inputs:
     """What every layer with one kind of cache reads: which cells to write, which to see, and matrices that turn rows."""
@@ -125,8 +135,8 @@ class Build:
         return self.kinds[kind]
 
 
-def graph(model: Model, batch: Batch) -> Graph:
-    """Return the graph of one batch.
+def graph(model: Model, batch: Batch, part: Part = WHOLE) -> Graph:
+    """Return the graph of one batch, or the part of it that one device runs.
 
     Raises:
         PlanError: the order of its operations isn't known.
@@ -136,12 +146,19 @@ def graph(model: Model, batch: Batch) -> Graph:
         raise _unknown(model, "a stack of its own")
     build = Build(batch, WIRINGS.get(model.family, Wiring()))
     width = decoder.front[0].leaves()[0].n_out
-    rows = op("get_rows", (width, batch.tokens), WEIGHT, given(batch.tokens))
-    build.graph.want(rows, given(width, batch.tokens))
+    if part.card:
+        rows = given(width, batch.tokens)  # looked up by the processor, or made by the device before
+    else:
+        rows = op("get_rows", (width, batch.tokens), WEIGHT, given(batch.tokens))
+        build.graph.want(rows, given(width, batch.tokens))
     layers = [run.layer for run in decoder.runs for _ in range(run.count * run.repeats)]
-    for number, layer in enumerate(layers, 1):
-        last = number == len(layers) and not build.wiring.rows_last
-        rows = _layer(build, layer, rows, model, last=last)
+    for number in part.layers or range(len(layers)):
+        last = number == len(layers) - 1 and not build.wiring.rows_last
+        rows = _layer(build, layers[number], rows, model, last=last)
+    if part.layers and part.layers.stop < len(layers):
+        rows.asked = True
+        build.graph.want(rows)
+        return build.graph
     norms = [block for block in decoder.back if isinstance(block, Norm)]
     head = next((block for block in decoder.back if isinstance(block, Head)), None)
     if head is None:
@@ -158,6 +175,11 @@ def graph(model: Model, batch: Batch) -> Graph:
     logits.asked = True
     build.graph.want(logits)
     return build.graph
+
+
+def host_bytes(made: Graph) -> int:
+    """Return what the processor's part of a graph takes whose layers run on cards: all inputs, and the rows looked up."""
+    return sum(-(-each.size // ALIGNMENT) * ALIGNMENT for each in (*made.leaves, made.nodes[0]) if not each.stored)
 
 
 def _unknown(model: Model, what: str) -> PlanError:
@@ -188,13 +210,11 @@ def _layer(build: Build, layer: Layer, rows: Tensor, model: Model, *, last: bool
     return rows
 
 
-def _sublayer(
-    build: Build, sub: Sublayer, rows: Tensor, model: Model, *, last: bool, residual_first: bool
-) -> Tensor:
+def _sublayer(build: Build, sub: Sublayer, rows: Tensor, model: Model, *, last: bool, residual_first: bool) -> Tensor:
     from planner.recurrent import Together  # noqa: PLC0415
 
     if isinstance(sub.block, Together):
-        if sub.after or len(sub.block.parts) != 2:  # noqa: PLR2004
+        if sub.after or len(sub.block.parts) != 2:
             raise _unknown(model, "such blocks together")
         parts = sorted(sub.block.parts, key=lambda part: not isinstance(part, Attention))
         first, second = (_block(build, part, norm(rows, sub.before), model) for part in parts)
@@ -209,7 +229,7 @@ def _sublayer(
 
 def _parallel(build: Build, layer: Layer, rows: Tensor, model: Model, *, last: bool) -> Tensor:
     """Return the sum of sublayers that read the same rows (Cohere)."""
-    if len(layer.sublayers) != 2 or any(sub.after for sub in layer.sublayers):  # noqa: PLR2004
+    if len(layer.sublayers) != 2 or any(sub.after for sub in layer.sublayers):
         raise _unknown(model, "such sublayers side by side")
     first, second = layer.sublayers
     own = first.before or layer.before

@@ -179,7 +179,9 @@ def _mamba(c: dict[str, Any], at: str, *, norms: bool) -> Shapes:
     yield f"{at}.ssm_d", (inner,)
     yield f"{at}.ssm_out.weight", (inner, c["hidden_size"])
     if norms:
-        yield from ((f"{at}.ssm_{name}_norm.weight", (size,)) for name, size in (("dt", rank), ("b", state), ("c", state)))
+        yield from (
+            (f"{at}.ssm_{name}_norm.weight", (size,)) for name, size in (("dt", rank), ("b", state), ("c", state))
+        )
 
 
 def _mixer(c: dict[str, Any]) -> tuple[int, int, int, int, int, int]:
@@ -353,7 +355,9 @@ def write(name: str, architecture: str, config: dict[str, Any], path: Path) -> N
         else:
             writer.add_array(full, value)
     for tensor, shape in shapes(name, config):
-        plain = len(shape) == 1 or any(part in tensor for part in ("norm", "bias", "conv1d", "ssm_a", "ssm_d", "shortconv.conv", "gate_inp"))
+        plain = len(shape) == 1 or any(
+            part in tensor for part in ("norm", "bias", "conv1d", "ssm_a", "ssm_d", "shortconv.conv", "gate_inp")
+        )
         writer.add_tensor(tensor, np.zeros(shape[::-1], np.float32 if plain else np.float16))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -362,7 +366,9 @@ def write(name: str, architecture: str, config: dict[str, Any], path: Path) -> N
 
 
 NUMBER = r"\s*([\d.]+) MiB"
-CACHE = re.compile(rf"size ={NUMBER} \(\s*(\d+) cells,\s*(\d+) layers,\s*\d+/(\d+) seqs\), K \((\w+)\):{NUMBER}, V \((\w+)\):{NUMBER}")
+CACHE = re.compile(
+    rf"size ={NUMBER} \(\s*(\d+) cells,\s*(\d+) layers,\s*\d+/(\d+) seqs\), K \((\w+)\):{NUMBER}, V \((\w+)\):{NUMBER}"
+)
 STATE = re.compile(rf"size ={NUMBER} \(\s*(\d+) cells,\s*(\d+) layers.*?\), R \((\w+)\):{NUMBER}, S \((\w+)\):{NUMBER}")
 
 
@@ -379,7 +385,13 @@ def printed(text: str) -> dict[str, Any]:
         elif match := STATE.search(line):
             size, cells, layers, _, rows, _, states = match.groups()
             found["states"].append(
-                {"cells": int(cells), "layers": int(layers), "row_mib": float(rows), "state_mib": float(states), "mib": float(size)}
+                {
+                    "cells": int(cells),
+                    "layers": int(layers),
+                    "row_mib": float(rows),
+                    "state_mib": float(states),
+                    "mib": float(size),
+                }
             )
         elif match := re.search(rf"output buffer size ={NUMBER}", line):
             found["output_mib"] = float(match[1])
