@@ -86,14 +86,18 @@ class Flags(NamedTuple):
 
 def engine(version: str, settings: Sequence[str]) -> Engine:
     """Return llama.cpp as a plan sees it: caches in 256 cells, windows with room for a run of the prompt."""
-    if version not in {"", BUILD}:
-        raise PlanError(f"found {version}, known is {BUILD}", where="--engine llama.cpp", fix="leave the version out")
+    _known(version)
     flags = flags_named(settings)
     shared = flags.n_seq_max if not flags.kv_unified else 1
     return Engine(
         "llama.cpp", BUILD, block_tokens=CELLS, window_slack=None if flags.swa_full else flags.n_ubatch, windowed=WINDOWED,
         longest_tokens=flags.n_ctx and flags.n_ctx // shared, flags=flags,
     )  # fmt: skip
+
+
+def _known(version: str | None) -> None:
+    if version not in {None, "", BUILD}:
+        raise PlanError(f"found {version}, known is {BUILD}", where="version of llama.cpp", fix="leave it out")
 
 
 def flags_named(settings: Sequence[str]) -> Flags:
@@ -316,6 +320,11 @@ def caches(model: Model, flags: Flags, cache_dtype: str | None = None, part: ran
             continue
         cells = cells_of(kind, own, flags, made)
         values = [row.values if made.flash or kind == "latent" else widest for row in own]
+        if kind == "latent" and made.key != made.value:
+            raise PlanError(
+                f"found {made.key} keys and {made.value} values of one latent", where="cache_type_k, cache_type_v",
+                fix="llama.cpp doesn't start; say the same for both",
+            )  # fmt: skip
         _whole_blocks(made.key, [row.head for row in own])
         _whole_blocks(made.value, [row.value_head for row in own])
         key_bytes = cells_bytes(made.key, [row.keys for row in own], cells * made.streams)
@@ -493,6 +502,7 @@ def capacity(model: Model, asked: Asked) -> dict[str, Any]:
 
 def _asked(model: Model, asked: Asked) -> Flags:
     """Return the flags of a question about capacity."""
+    _known(asked.version)
     if asked.tp > 1:
         raise PlanError(f"found {asked.tp}, but llama.cpp gives whole layers to devices", where="tp", fix="choose pp")
     if asked.block_size not in {None, CELLS}:

@@ -3,8 +3,9 @@
     free memory - weights - compute buffer - context of the process = what caches may take
 
 The table of tokens stays with the processor, and the head is the last layer to leave a card; where both are one tensor it is
-loaded twice. Layers that stay with the processor have their caches there. Buffers of a card that runs all its layers were compared
-with published logs (Llama-3-8B 258.50 MiB, Qwen2.5-7B 304.00 MiB, Gemma-3-4B 203 MiB).
+loaded twice. Layers that stay with the processor have their caches there. Run and compared on a processor; of a card that runs all
+layers, two published logs agree to their digits: Llama-3-8B Q4_K_M (weights 4403.49 MiB, compute buffer 258.50 MiB, RTX 3070, 2024)
+and Gemma-3-4B (compute buffer 203 MiB, github.com/ollama/ollama/pull/17037).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from planner.activations import EAGER, FUSED, Place, peak
 from planner.engines import llama
 from planner.engines.capacity import Asked
 from planner.engines.llama_ops import CHECKED, WHOLE
@@ -19,9 +21,9 @@ from planner.engines.llama_ops import Part as Run
 from planner.engines.serving import Part, Reserve, exact
 from planner.errors import PlanError
 from planner.model import Model
-from planner.precision import Precision, stored
+from planner.precision import Precision, element_bits, stored
 from planner.shard import Parallel, depth, device_shares
-from planner.workload import Workload
+from planner.workload import Workload, workload
 
 if TYPE_CHECKING:
     from profiles.hardware import Hardware
@@ -165,7 +167,10 @@ def _compute(
 ) -> Part:  # fmt: skip
     """Return the compute buffer of a device, and how far it may be off; on shared memory the processor's and the logits too."""
     card = hardware.kind != "cpu"
-    found = llama.compute(model, flags, precision.cache, Run(part, card=True) if card else WHOLE)
+    try:
+        found = llama.compute(model, flags, precision.cache, Run(part, card=True) if card else WHOLE)
+    except PlanError as error:
+        return _estimated(model, precision, flags, part, error)
     size = found.device
     text = "the most that results of one run take at once, as ggml places them"
     if hardware.kind != "gpu":
@@ -180,3 +185,15 @@ def _compute(
         copies = (COPIES - 1) * made.tokens * made.cells * (2 if made.flash else 4)
         return Part(size + copies, size, size + 2 * copies, f"{text}; and {COPIES} copies of its masks", SOURCE)
     return exact(size, text, SOURCE)
+
+
+def _estimated(model: Model, precision: Precision, flags: llama.Flags, part: range, error: PlanError) -> Part:
+    """Return about what a run takes whose operations aren't known: the planner's own peak in 32 bits, and the logits."""
+    made = llama.context(model, flags, precision.cache)
+    work, _ = workload(model, batch=1, prompt=made.tokens, generate=0)
+    wide = 32 / int(element_bits(precision.activations))
+    place = Place(Parallel(), part, part.start == 0, last=False)
+    low, high = (int(wide * peak(model, work, precision, rules, place).alive_bytes) for rules in (FUSED, EAGER))
+    logits = llama.output_bytes(model, flags) // flags.n_seq_max * min(made.tokens, flags.n_outputs_max or made.tokens)
+    text = f"about: {error}; the most that is alive at once as the planner sees it, in 32 bits, and logits of a run"
+    return Part(high + logits, low, 2 * (high + logits), text, "planner/activations.py")

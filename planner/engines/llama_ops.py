@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from planner.blocks import Attention, Block, FeedForward, Head, LatentAttention, MixtureOfExperts, Norm
+from planner.blocks import Attention, Block, FeedForward, Head, LatentAttention, MixtureOfExperts, Norm, Table
 from planner.engines.llama_graph import ALIGNMENT, WEIGHT, Graph, Tensor, given, like, op, store, view
 from planner.errors import PlanError
 from planner.model import Layer, Model, Sublayer
@@ -28,30 +28,41 @@ class Wiring(NamedTuple):
     """How llama.cpp's graph of a family differs from the usual one.
 
     Attributes:
-        fused: queries, keys and values come from one matrix, and gate and up from one.
+        fused_heads: queries, keys and values come from one matrix. fused_gate: gate and up come from one.
         residual_first: sums behind the mixer, and behind the feed-forward block, name the residual stream first, whose
             place they then take.
         rows_last: unused rows are dropped before the last norm, not in the last layer.
         keeps_weights: the chosen experts' weights aren't divided by their sum.
+        divided_gate: the shared expert's gate is made of two operations.
+        summed: what sublayers side by side are added to, and in which order: attention, feed-forward, residual stream.
     """
 
-    fused: bool = False
+    fused_heads: bool = False
+    fused_gate: bool = False
     residual_first: tuple[bool, bool] = (False, False)
     rows_last: bool = False
     keeps_weights: bool = False
+    divided_gate: bool = False
+    summed: tuple[int, int, int] = (1, 2, 0)
 
 
 WIRINGS = {
-    **dict.fromkeys(("phi3", "phi3small"), Wiring(fused=True, residual_first=(False, True))),
+    "phi3": Wiring(fused_heads=True, fused_gate=True, residual_first=(False, True)),
     "jamba": Wiring(residual_first=(True, True), keeps_weights=True),
     "lfm2": Wiring(residual_first=(True, True)),
     "gpt_oss": Wiring(rows_last=True),
+    "glm4": Wiring(fused_gate=True),
+    "gpt2": Wiring(fused_heads=True),
+    "falcon": Wiring(fused_heads=True, summed=(1, 0, 2)),
+    "phi": Wiring(summed=(0, 1, 2)),
+    "qwen2_moe": Wiring(divided_gate=True),
 }
 """Families that aren't wired the usual way."""
 
 CHECKED = frozenset({
     "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "gpt_oss", "cohere2",
-    "deepseek_v2", "deepseek_v3", "mamba", "mamba2", "falcon_h1", "jamba", "granitemoehybrid", "lfm2",
+    "deepseek_v2", "deepseek_v3", "mamba", "mamba2", "falcon_h1", "jamba", "granitemoehybrid", "lfm2", "gemma", "olmo2", "olmoe",
+    "qwen2_moe", "starcoder2", "granite", "glm4", "phi", "gpt2", "falcon", "smollm3",
 })  # fmt: skip
 """Families whose graph was compared with the program; others are taken to be wired the usual way."""
 
@@ -151,6 +162,8 @@ def graph(model: Model, batch: Batch, part: Part = WHOLE) -> Graph:
     else:
         rows = op("get_rows", (width, batch.tokens), WEIGHT, given(batch.tokens))
         build.graph.want(rows, given(width, batch.tokens))
+    if any(isinstance(block, Table) and block.index == "position" for block in decoder.front):
+        rows = like("add", rows, op("get_rows", rows.shape, WEIGHT, build.positions))
     layers = [run.layer for run in decoder.runs for _ in range(run.count * run.repeats)]
     for number in part.layers or range(len(layers)):
         last = number == len(layers) - 1 and not build.wiring.rows_last
@@ -239,7 +252,8 @@ def _parallel(build: Build, layer: Layer, rows: Tensor, model: Model, *, last: b
     if last:
         mixed, rows, other = _asked(build, mixed), _asked(build, rows), _asked(build, other)
     fed = _block(build, second.block, other, model)
-    return like("add", like("add", fed, rows), mixed)
+    one, two, three = ((mixed, fed, rows)[index] for index in build.wiring.summed)
+    return like("add", like("add", one, two), three)
 
 
 def _asked(build: Build, rows: Tensor) -> Tensor:
@@ -255,7 +269,7 @@ def _block(build: Build, block: Block, rows: Tensor, model: Model) -> Tensor:
         case LatentAttention(chooser=None, gate=False, gated_queries=False):
             return _latent(build, block, rows)
         case FeedForward():
-            return _feed_forward(block, rows, fused=build.wiring.fused)
+            return _feed_forward(block, rows, fused=build.wiring.fused_gate)
         case MixtureOfExperts(identities=0, latent=None, token_table=0, chooser=()):
             return _experts(build, block, rows)
         case Mamba(heads=1, bias=False):
@@ -273,47 +287,67 @@ def _projected(rows: Tensor, width: int, *, bias: bool = False) -> Tensor:
     return like("add", found, WEIGHT) if bias else found
 
 
+class Heads(NamedTuple):
+    """How an attention scores: its kind of cache, H, N, widths of keys and of values."""
+
+    kind: Kind
+    heads: int
+    kv_heads: int
+    key: int
+    value: int
+
+
 def _attention(build: Build, block: Attention, rows: Tensor) -> Tensor:
     """Return [D, T]: queries, keys and values are projected, turned, stored, and scored against the cache."""
     tokens = rows.shape[1]
     kind: Kind = "sliding" if "sliding" in build.batch.cells and (block.mask.window or block.mask.chunk) else "full"
-    inputs = build.inputs(kind)
     value = block.value or block.head
     sizes = (block.heads * block.head, block.kv_heads * block.head, block.kv_heads * value)
-    heads = ((block.head, block.heads), (block.head, block.kv_heads), (value, block.kv_heads))
-    fused = build.wiring.fused
+    shapes = ((block.head, block.heads), (block.head, block.kv_heads), (value, block.kv_heads))
+    fused = build.wiring.fused_heads
     if fused:
         every = _projected(rows, sum(sizes), bias=block.q_bias)
-        q, k, v = (view(every, *shape, tokens) for shape in heads)
+        q, k, v = (view(every, *shape, tokens) for shape in shapes)
     else:
         biases = (block.q_bias, block.k_bias, block.v_bias)
         flat = [_projected(rows, size, bias=bias) for size, bias in zip(sizes, biases, strict=True)]
         if block.qk_norm and block.qk_norm.width != block.head:
             flat[:2] = [norm(each, block.qk_norm) for each in flat[:2]]
-        q, k, v = (view(each, *shape, tokens) for each, shape in zip(flat, heads, strict=True))
+        q, k, v = (view(each, *shape, tokens) for each, shape in zip(flat, shapes, strict=True))
+    apart = (fused, fused)
     if block.qk_norm and block.qk_norm.width == block.head:
-        q, k = norm(q, block.qk_norm), norm(k, block.qk_norm)
+        q, k, apart = norm(q, block.qk_norm), norm(k, block.qk_norm), (False, fused)
     if block.rope:
-        q, k = like("rope", q, build.positions), like("rope", k, build.positions)
+        q, k, apart = like("rope", q, build.positions), like("rope", k, build.positions), (False, fused)
+    made = Heads(kind, block.heads, block.kv_heads, block.head, value)
+    return _projected(_attended(build, made, q, k, v, apart), block.width, bias=block.out_bias)
+
+
+def _attended(build: Build, made: Heads, q: Tensor, k: Tensor, v: Tensor, apart: tuple[bool, bool]) -> Tensor:
+    """Return [H V, T]: keys and values stored, and the mix of all cached values.
+
+    `apart`: queries and keys, and values, are pieces of larger rows, so that some operations need a copy of them.
+    """
+    inputs, tokens = build.inputs(made.kind), q.shape[2]
+    keys_apart, values_apart = apart
     if inputs.turn_keys:
-        q, k = _turned(q, inputs.turn_keys), _turned(k, inputs.turn_keys)
+        q, k = (_turned(_plain(each) if keys_apart else each, inputs.turn_keys) for each in (q, k))
     if inputs.turn_values:
-        v = _turned(_plain(v) if fused else v, inputs.turn_values)
-        fused = False
+        v = _turned(_plain(v) if values_apart else v, inputs.turn_values)
+        values_apart = False
     build.graph.want(q, k, v) if "sliding" in build.batch.cells else build.graph.want(q, v, k)
-    build.graph.want(store(view(k, sizes[1], tokens), inputs.key_cells))
+    build.graph.want(store(view(k, made.kv_heads * made.key, tokens), inputs.key_cells))
+    size = made.kv_heads * made.value
     if build.batch.flash:
-        flat_values = view(v, sizes[2], tokens)
+        values = view(v, size, tokens)
     else:
-        whole = view(_plain(v) if fused else v, sizes[2], tokens)
-        if sizes[2] < build.batch.widest_value:
+        whole = view(_plain(v) if values_apart else v, size, tokens)
+        if size < build.batch.widest_value:
             whole = op("pad", (build.batch.widest_value, tokens), whole)
-        flat_values = view(whole, 1, whole.shape[0] * tokens)
-    build.graph.want(store(flat_values, inputs.value_cells))
-    mixed = _scored(build, q, kind, block.heads, block.kv_heads, block.head, value)
-    if inputs.turn_values:
-        mixed = _turned(mixed, inputs.turn_values)
-    return _projected(mixed, block.width, bias=block.out_bias)
+        values = view(whole, 1, whole.shape[0] * tokens)
+    build.graph.want(store(values, inputs.value_cells))
+    mixed = _scored(build, q, *made)
+    return _turned(mixed, inputs.turn_values) if inputs.turn_values else mixed
 
 
 def _plain(rows: Tensor) -> Tensor:
@@ -353,9 +387,11 @@ def _scored(build: Build, q: Tensor, kind: Kind, heads: int, kv_heads: int, key:
 
 
 def _latent(build: Build, block: LatentAttention, rows: Tensor) -> Tensor:
-    """Return [D, T] of latent attention: queries score the latents themselves, whose mix is expanded to values."""
+    """Return [D, T] of latent attention: queries score the latents themselves, whose mix is expanded to values.
+
+    Files from before 2025 hold both projections of the latents in one piece: keys and values are expanded, and cached so.
+    """
     batch, tokens = build.batch, rows.shape[1]
-    inputs = build.inputs("latent")
     heads, rank, rope, nope = block.heads, block.kv_rank, block.rope, block.nope
     q = rows
     if block.q_rank:
@@ -364,6 +400,15 @@ def _latent(build: Build, block: LatentAttention, rows: Tensor) -> Tensor:
     both = _projected(rows, rank + rope)
     turned = like("rope", view(both, rope, 1, tokens), build.positions)
     latent = like("mul", like("rms_norm", view(both, rank, tokens)), WEIGHT)
+    if "latent" not in batch.cells:
+        every = _projected(latent, heads * (nope + block.value))
+        v = _plain(view(every, block.value, heads, tokens))
+        repeated = op("repeat", (rope, heads, tokens), turned)
+        k = op("concat", (nope + rope, heads, tokens), view(every, nope, heads, tokens), repeated)
+        made = Heads("full", heads, heads, nope + rope, block.value)
+        attended = _attended(build, made, like("rope", q, build.positions), k, v, (False, False))
+        return _projected(attended, block.width)
+    inputs = build.inputs("latent")
     q_turned = like("rope", view(q, rope, heads, tokens), build.positions)
     q_plain = view(view(q, nope, heads, tokens), nope, tokens, heads)
     absorbed = view(op("mul_mat", (rank, tokens, heads), WEIGHT, q_plain), rank, heads, tokens)
@@ -459,7 +504,9 @@ def _experts(build: Build, block: MixtureOfExperts, rows: Tensor) -> Tensor:
     if block.shared:
         shared = _feed_forward(FeedForward(block.width, block.shared, block.gated), rows)
         if block.shared_gate:
-            shared = like("mul", shared, like("unary", _projected(rows, 1)))
+            gate = _projected(rows, 1)
+            gate = like("div", like("unary", gate), gate) if build.wiring.divided_gate else like("unary", gate)
+            shared = like("mul", shared, gate)
         summed = like("add", summed, shared)
     return summed
 

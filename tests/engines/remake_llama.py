@@ -41,6 +41,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"n_ctx": 4096, "cache_type_k": "q8_0", "cache_type_v": "q8_0"},
     {"n_ctx": 2048, "cache_type_k": "q8_0", "flash_attn": "on"},
     {"n_ctx": 2048, "cache_type_k": "f32", "cache_type_v": "f32"},
+    {"n_ctx": 4096, "n_outputs_max": 4},
+    {"n_ctx": 2048, "n_batch": 200, "flash_attn": "off"},
 ]
 """What small models are started with; the other flags have the program's defaults, but `swa_full` is off unless said."""
 
@@ -101,6 +103,27 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "deepseek_v2", num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=128, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
         n_routed_experts=16, num_experts_per_tok=4, moe_intermediate_size=192, n_shared_experts=2, first_k_dense_replace=1,
         n_group=1, topk_group=1, norm_topk_prob=False, routed_scaling_factor=1.0, num_hidden_layers=27)),
+    "deepseek2_expanded": ("deepseek2", tiny(
+        "deepseek_v2", num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=128, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
+        n_routed_experts=16, num_experts_per_tok=4, moe_intermediate_size=192, n_shared_experts=2, first_k_dense_replace=1,
+        n_group=1, topk_group=1, norm_topk_prob=False, routed_scaling_factor=1.0, num_hidden_layers=27)),
+    "gemma": ("gemma", tiny("gemma", head_dim=96, num_key_value_heads=1, tie_word_embeddings=True)),
+    "olmo2": ("olmo2", tiny("olmo2", num_key_value_heads=4)),
+    "olmoe": ("olmoe", tiny("olmoe", num_key_value_heads=4, intermediate_size=192, num_experts=16, num_experts_per_tok=4,
+                            norm_topk_prob=False, clip_qkv=None)),
+    "qwen2_moe": ("qwen2moe", tiny("qwen2_moe", shared_expert_intermediate_size=448, norm_topk_prob=False, decoder_sparse_step=1,
+                                   mlp_only_layers=[], **EXPERTS)),
+    "starcoder2": ("starcoder2", tiny("starcoder2", use_bias=True, norm_epsilon=1e-5, sliding_window=512, tie_word_embeddings=True)),
+    "granite": ("granite", tiny("granite", embedding_multiplier=12.0, attention_multiplier=0.015625, residual_multiplier=0.22,
+                                logits_scaling=8.0, tie_word_embeddings=True)),
+    "glm4": ("glm4", tiny("glm4", head_dim=64, attention_bias=True)),
+    "smollm3": ("smollm3", tiny("smollm3", no_rope_layers=[1, 1, 1, 0], no_rope_layer_interval=4)),
+    "phi2": ("phi2", tiny("phi", num_key_value_heads=4, partial_rotary_factor=0.5, layer_norm_eps=1e-5, qk_layernorm=False)),
+    "gpt2": ("gpt2", {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_inner": 1024, "n_positions": 8192,
+                      "vocab_size": 320, "layer_norm_epsilon": 1e-5, "torch_dtype": "float16"}),
+    "falcon": ("falcon", {"model_type": "falcon", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+                          "multi_query": True, "parallel_attn": True, "new_decoder_architecture": False, "alibi": False, "bias": False,
+                          "vocab_size": 320, "layer_norm_epsilon": 1e-5, "torch_dtype": "float16"}),
     "mamba": ("mamba", {"model_type": "mamba", "hidden_size": 256, "num_hidden_layers": 4, "state_size": 16, "conv_kernel": 4, "expand": 2,
                         "intermediate_size": 512, "time_step_rank": 16, "vocab_size": 320, "use_bias": False, "use_conv_bias": True,
                         "layer_norm_epsilon": 1e-5, "torch_dtype": "float16", "tie_word_embeddings": True}),
@@ -120,6 +143,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                           layer_types=["conv", "conv", "full_attention", "conv"])),
 }  # fmt: skip
 """Small models: the architecture's name in a GGUF file, and their configs."""
+
+LAYER_NORMS = {"starcoder2", "phi2", "gpt2", "falcon"}
+"""Cases whose norms add a vector."""
 
 BEFORE_FEED_FORWARD = {"gpt_oss": "post_attention_norm.weight", "falcon_h1": "ffn_norm"}
 """What the norm before the feed-forward block is called, where it isn't as usual."""
@@ -204,10 +230,29 @@ def kinds(c: dict[str, Any]) -> list[str]:
     return [each if each in {"mamba", "conv"} else "attention" for each in named]
 
 
+def usual(c: dict[str, Any]) -> dict[str, Any]:
+    """Return a config with the usual names of what GPT-2 and Falcon call otherwise, or leave out."""
+    names = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_inner": "intermediate_size",
+             "n_positions": "max_position_embeddings"}  # fmt: skip
+    found = {names.get(key, key): value for key, value in c.items()}
+    found.setdefault("tie_word_embeddings", True)
+    if c["model_type"] == "falcon":
+        found |= {"num_key_value_heads": 1, "intermediate_size": 4 * c["hidden_size"]}
+    if c["model_type"] == "gpt2":
+        found["num_key_value_heads"] = found["num_attention_heads"]
+    return found
+
+
 def shapes(name: str, c: dict[str, Any]) -> Shapes:
     """Yield the tensors of a file, by name, fastest axis first."""
     width, words = c["hidden_size"], c["vocab_size"]
     yield "token_embd.weight", (width, words)
+    if name in LAYER_NORMS:
+        yield "output_norm.bias", (width,)
+    if name == "gpt2":
+        yield "position_embd.weight", (width, c["max_position_embeddings"])
+    if name == "phi2":
+        yield "output.bias", (words,)
     yield "token_embd_norm.weight" if name == "lfm2" else "output_norm.weight", (width,)
     if not c["tie_word_embeddings"]:
         yield "output.weight", (width, words)
@@ -218,13 +263,18 @@ def shapes(name: str, c: dict[str, Any]) -> Shapes:
 def _layer(name: str, c: dict[str, Any], at: str, layer: int, kind: str) -> Shapes:
     width, hidden = c["hidden_size"], c.get("intermediate_size", 0)
     head = c.get("head_dim") or width // c.get("num_attention_heads", 1)
-    yield f"{at}.attn_norm.weight", (width,)
+    if name != "olmo2":
+        yield f"{at}.attn_norm.weight", (width,)
+    if name in LAYER_NORMS:
+        yield f"{at}.attn_norm.bias", (width,)
     if name in {"mamba", "mamba2"}:
         yield from _mamba(c, at, norms=False) if name == "mamba" else _mamba2(c, at, norm=True)
         return
-    if name != "cohere2":
+    if name not in {"cohere2", "olmo2", "phi2", "falcon"}:
         yield f"{at}.{BEFORE_FEED_FORWARD.get(name, 'ffn_norm.weight')}", (width,)
-    if name in {"gemma2", "gemma3"}:
+    if name in {"starcoder2", "gpt2"}:
+        yield f"{at}.ffn_norm.bias", (width,)
+    if name in {"gemma2", "gemma3", "olmo2", "glm4"}:
         yield f"{at}.post_attention_norm.weight", (width,)
         yield f"{at}.post_ffw_norm.weight", (width,)
     if kind == "mamba":
@@ -234,17 +284,24 @@ def _layer(name: str, c: dict[str, Any], at: str, layer: int, kind: str) -> Shap
         yield f"{at}.shortconv.in_proj.weight", (width, 3 * width)
         yield f"{at}.shortconv.out_proj.weight", (width, width)
     elif name.startswith("deepseek2"):
-        yield from _latent(c, at)
-    elif name == "phi3":
-        yield f"{at}.attn_qkv.weight", (width, 3 * width)
+        yield from _latent(c, at, expanded=name.endswith("expanded"))
+    elif name in {"phi3", "gpt2", "falcon"}:
+        every = width + 2 * c["num_key_value_heads"] * head
+        yield f"{at}.attn_qkv.weight", (width, every)
+        if name == "gpt2":
+            yield f"{at}.attn_qkv.bias", (every,)
         yield f"{at}.attn_output.weight", (width, width)
     else:
-        yield from _attention(c, at, bias=name in {"qwen2", "gpt_oss"})
+        yield from _attention(c, at, bias=name in {"qwen2", "gpt_oss", "qwen2_moe", "starcoder2", "glm4", "phi2"})
+    if name in {"olmo2", "olmoe"}:
+        yield f"{at}.attn_q_norm.weight", (width,)
+        yield f"{at}.attn_k_norm.weight", (width,)
     if kind == "attention" and name in {"qwen3", "qwen3_moe", "gemma3", "lfm2"}:
         yield f"{at}.attn_q_norm.weight", (head,)
         yield f"{at}.attn_k_norm.weight", (head,)
-    if name == "gpt_oss":
+    if name in {"gpt_oss", "starcoder2", "phi2", "gpt2"}:
         yield f"{at}.attn_output.bias", (width,)
+    if name == "gpt_oss":
         yield f"{at}.attn_sinks.weight", (c["num_attention_heads"],)
     if name == "falcon_h1":
         yield from _mamba2(c, at, norm=False)
@@ -255,20 +312,29 @@ def _layer(name: str, c: dict[str, Any], at: str, layer: int, kind: str) -> Shap
         routed = None
     if routed:
         yield from _routed(width, c.get("moe_intermediate_size", hidden), routed, at, bias=name == "gpt_oss")
-    elif name == "phi3":
+    elif name in {"phi3", "glm4"}:
         yield f"{at}.ffn_up.weight", (width, 2 * hidden)
         yield f"{at}.ffn_down.weight", (hidden, width)
+    elif name in LAYER_NORMS:
+        yield f"{at}.ffn_up.weight", (width, hidden)
+        yield f"{at}.ffn_down.weight", (hidden, width)
+        if name != "falcon":
+            yield f"{at}.ffn_up.bias", (hidden,)
+            yield f"{at}.ffn_down.bias", (width,)
     else:
         yield from _gated(width, hidden, at)
     if routed and name.startswith("deepseek2"):
         yield from _gated(width, c["moe_intermediate_size"] * c["n_shared_experts"], at, "_shexp")
         if name == "deepseek2":
             yield f"{at}.exp_probs_b.bias", (routed,)
+    if name == "qwen2_moe":
+        yield f"{at}.ffn_gate_inp_shexp.weight", (width,)
+        yield from _gated(width, c["shared_expert_intermediate_size"], at, "_shexp")
     if name == "granite_hybrid":
         yield from _gated(width, c["shared_intermediate_size"], at, "_shexp")
 
 
-def _latent(c: dict[str, Any], at: str) -> Shapes:
+def _latent(c: dict[str, Any], at: str, *, expanded: bool) -> Shapes:
     width, heads, rank = c["hidden_size"], c["num_attention_heads"], c["kv_lora_rank"]
     plain, turned, value = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
     if c["q_lora_rank"]:
@@ -279,12 +345,15 @@ def _latent(c: dict[str, Any], at: str) -> Shapes:
         yield f"{at}.attn_q.weight", (width, heads * (plain + turned))
     yield f"{at}.attn_kv_a_mqa.weight", (width, rank + turned)
     yield f"{at}.attn_kv_a_norm.weight", (rank,)
-    yield f"{at}.attn_k_b.weight", (plain, rank, heads)
-    yield f"{at}.attn_v_b.weight", (rank, value, heads)
+    if expanded:
+        yield f"{at}.attn_kv_b.weight", (rank, heads * (plain + value))
+    else:
+        yield f"{at}.attn_k_b.weight", (plain, rank, heads)
+        yield f"{at}.attn_v_b.weight", (rank, value, heads)
     yield f"{at}.attn_output.weight", (heads * value, width)
 
 
-def metadata(c: dict[str, Any]) -> dict[str, Any]:
+def metadata(name: str, c: dict[str, Any]) -> dict[str, Any]:
     """Return what a file says of a model, below the name of its architecture."""
     count, width = c["num_hidden_layers"], c["hidden_size"]
     heads = c.get("num_attention_heads", 0)
@@ -308,7 +377,8 @@ def metadata(c: dict[str, Any]) -> dict[str, Any]:
     for ours, theirs in (
         ("sliding_window", "attention.sliding_window"), ("attn_logit_softcapping", "attn_logit_softcapping"),
         ("final_logit_softcapping", "final_logit_softcapping"), ("layer_norm_eps", "attention.layer_norm_epsilon"),
-        ("logit_scale", "logit_scale"), ("conv_L_cache", "shortconv.l_cache"), ("shared_intermediate_size", "expert_shared_feed_forward_length"),
+        ("norm_epsilon", "attention.layer_norm_epsilon"), ("layer_norm_epsilon", "attention.layer_norm_epsilon"),
+        ("logit_scale", "logit_scale"), ("logits_scaling", "logit_scale"), ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"), ("conv_L_cache", "shortconv.l_cache"), ("shared_intermediate_size", "expert_shared_feed_forward_length"),
         ("n_shared_experts", "expert_shared_count"), ("first_k_dense_replace", "leading_dense_block_count"),
         ("kv_lora_rank", "attention.kv_lora_rank"), ("q_lora_rank", "attention.q_lora_rank"), ("norm_topk_prob", "expert_weights_norm"),
     ):  # fmt: skip
@@ -326,6 +396,10 @@ def metadata(c: dict[str, Any]) -> dict[str, Any]:
             "attention.key_length_mla": plain + turned, "attention.value_length_mla": value, "rope.dimension_count": turned,
             "expert_weights_scale": c["routed_scaling_factor"], "expert_gating_func": 2 if c["model_type"] == "deepseek_v3" else 1,
         }  # fmt: skip
+        if name.endswith("expanded"):
+            found = {key: value for key, value in found.items() if not key.endswith("_mla")} | {
+                "attention.head_count_kv": heads, "attention.key_length": plain + turned, "attention.value_length": value,
+            }  # fmt: skip
         if c["n_group"] > 1:
             found |= {"expert_group_count": c["n_group"], "expert_group_used_count": c["topk_group"]}
     if "mamba" in mixed or c["model_type"] in {"mamba", "mamba2", "falcon_h1"}:
@@ -342,9 +416,10 @@ def write(name: str, architecture: str, config: dict[str, Any], path: Path) -> N
     import gguf  # noqa: PLC0415
     import numpy as np  # noqa: PLC0415
 
+    config = usual(config)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_string("tokenizer.ggml.model", "none")
-    for key, value in metadata(config).items():
+    for key, value in metadata(name, config).items():
         full = f"{architecture}.{key}"
         if isinstance(value, bool):
             writer.add_bool(full, value)
@@ -356,7 +431,8 @@ def write(name: str, architecture: str, config: dict[str, Any], path: Path) -> N
             writer.add_array(full, value)
     for tensor, shape in shapes(name, config):
         plain = len(shape) == 1 or any(
-            part in tensor for part in ("norm", "bias", "conv1d", "ssm_a", "ssm_d", "shortconv.conv", "gate_inp")
+            part in tensor
+            for part in ("norm", "bias", "conv1d", "ssm_a", "ssm_d", "shortconv.conv", "gate_inp", "position_embd")
         )
         writer.add_tensor(tensor, np.zeros(shape[::-1], np.float32 if plain else np.float16))
     writer.write_header_to_file()
@@ -397,8 +473,6 @@ def printed(text: str) -> dict[str, Any]:
             found["output_mib"] = float(match[1])
         elif match := re.search(rf"~llama_context:.*compute buffer size is{NUMBER}", line):
             found["compute_mib"] = float(match[1])
-        elif match := re.search(r"graph(?: \(.*?\))?: nodes = (\d+)", line):
-            found["nodes"] = int(match[1])
     return found
 
 
@@ -432,7 +506,7 @@ def runs(path: Path, settings: list[dict[str, Any]]) -> tuple[dict[str, Any], li
                 setattr(options, key, value)
         context = llama_cpp.llama_init_from_model(model, options)
         if not context:
-            found.append({"flags": setting, "refused": "".join(lines)[-300:].strip().splitlines()[-1]})
+            found.append({"flags": setting, "refused": True})
             continue
         llama_cpp.llama_free(context)
         found.append({"flags": setting, **printed("".join(lines))})
