@@ -82,6 +82,7 @@ def on_hardware(
     parallel, notes = spread(model, **sizes)
     section, basis = memory(model, work, precision, parallel, profile)
     notes += [f"{profile.title}: {note}" for note in profile.notes]
+    notes += section.get("engine", {}).get("notes", [])
     described = made.model | {"notes": [*made.model["notes"], *notes]}
     return made._replace(model=described, memory=section, basis=made.basis | basis)
 
@@ -279,6 +280,7 @@ def set_aside(
         "reserved": least.budget.value + sum(part.value for part in least.beside.values()),
         "starts": (capacity is not None and not problem) or (least.pool.value >= 0 and not remembers),
         "problem": problem,
+        "notes": least.notes,
         "capacity": capacity,
     }
 

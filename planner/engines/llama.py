@@ -281,8 +281,9 @@ def _rows(block: Block, model: Model) -> Iterator[Row]:
             before = sizes.pop(0) // block.taps * (block.taps - 1) if block.taps else 0
             yield Row(0, "state", before, sum(sizes))
         case _:
+            what = "the encoder's rows" if getattr(block, "cross", False) else type(block).__name__
             raise PlanError(
-                f"llama.cpp's cache of {type(block).__name__} isn't known", where=model.source or model.name,
+                f"llama.cpp's cache of {what} isn't known", where=model.source or model.name,
                 fix="plan() gives the bytes that the model itself needs",
             )  # fmt: skip
 

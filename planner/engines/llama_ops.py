@@ -270,7 +270,7 @@ def _block(build: Build, block: Block, rows: Tensor, model: Model) -> Tensor:
             return _latent(build, block, rows)
         case FeedForward():
             return _feed_forward(block, rows, fused=build.wiring.fused_gate)
-        case MixtureOfExperts(identities=0, latent=None, token_table=0, chooser=()):
+        case MixtureOfExperts(identities=0, latent=None, token_table=0, chooser=()) if block.top_k:
             return _experts(build, block, rows)
         case Mamba(heads=1, bias=False):
             return _mamba(build, block, rows)

@@ -298,7 +298,7 @@ LLAMA_CPP: dict[str, tuple[str, list[tuple[float, float]]]] = {
         llama_kv_cache_iswa: creating     SWA KV cache, size = 1024 cells
         llama_kv_cache: size =   45.00 MiB (  1024 cells,  15 layers,  3/3 seqs), K (f16):   22.50 MiB, V (f16):   22.50 MiB
         sched_reserve:        CPU compute buffer size =   514.50 MiB""",
-        [(3.0, 3.0), (15.75, 15.75), (1024.0, 1024.0), (45.0, 45.0), (514.5, 514.5039)],
+        [(3.0, 3.0), (15.75, 15.75), (1024.0, 1024.0), (45.0, 45.0), (514.5, 514.5044)],
     ),
     # github.com/ollama/ollama/issues/8098, Llama-3.2-3B's shape: 28 x 2 x 1,024 x 2 x 8,192
     "ollama": (
