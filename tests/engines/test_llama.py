@@ -20,7 +20,7 @@ from planner.engines.llama_graph import WEIGHT, Arena, Graph, given, like, op, p
 from planner.engines.llama_ops import Part
 from planner.formats import Checkpoint, Tensor
 from planner.model import Model
-from tests.engines.remake_llama import CASES, GEMMA_SETTINGS, SETTINGS
+from tests.engines.remake_llama import CASES, GEMMA_SETTINGS, REAL, REAL_SETTINGS, SETTINGS
 
 MIB = 2**20
 FACTS = [json.loads(file.read_text()) for file in sorted((Path(__file__).parent / "facts_llama").glob("*.json"))]
@@ -72,7 +72,8 @@ def test_what_a_context_printed(fact: dict[str, Any]) -> None:
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact["name"])
 def test_what_the_file_printed(fact: dict[str, Any]) -> None:
     """Parameters are those that were printed, with the legacy form of latents as with the other."""
-    assert fact["parameters"] == f"{planner.plan(model_of(fact)).params['total'] / 1e6:.2f} M"
+    total = planner.plan(model_of(fact)).params["total"]
+    assert fact["parameters"] == (f"{total / 1e9:.2f} B" if total >= 1e9 else f"{total / 1e6:.2f} M")
 
 
 def test_refused_contexts() -> None:
@@ -88,6 +89,7 @@ def test_facts_are_those_of_the_cases() -> None:
     """Every stored fact has a case that remakes it, with the same config and settings."""
     stored = {fact["name"]: (fact.get("config"), [run["flags"] for run in fact["runs"]]) for fact in FACTS}
     expected = {name: (config, SETTINGS) for name, (_, config) in CASES.items()}
+    expected |= dict.fromkeys(REAL, (None, REAL_SETTINGS))
     assert stored == expected | {GEMMA: (None, GEMMA_SETTINGS)}
 
 
