@@ -94,6 +94,7 @@ def on_hardware(
     if offload != NOTHING:
         notes.append("what stands in the host's memory is read from there; activations are counted as without that")
     notes += [f"{profile.title}: {note}" for note in profile.notes]
+    notes += section.get("engine", {}).get("notes", [])
     described = made.model | {"notes": [*made.model["notes"], *notes]}
     sent, why = sent_between(model, work, precision, parallel)
     return made._replace(model=described, memory=section, collectives=sent, basis=made.basis | basis | why)
@@ -157,7 +158,7 @@ def devices(
     if reserves:
         return tuple(
             Device(
-                share.stage, share.count, share.layers, each.size("weights"), share.cache_bytes,
+                share.stage, share.count, share.layers, each.size("weights"), int(share.cache_bytes * each.cached),
                 Moment(each.said("activations"), each.size("activations")), each.size("runtime") + each.size("graphs"),
                 limit, each.pool.value, host.weight_bytes + host.cache_bytes,
             )
@@ -302,8 +303,9 @@ def set_aside(
         "available_cache": least.pool.value,
         "required": section["total"] - section["cache"] + min(section["cache"], max(least.pool.value, 0)),
         "reserved": least.budget.value + sum(part.value for part in least.beside.values()),
-        "starts": capacity is not None or (least.pool.value >= 0 and not remembers),
+        "starts": (capacity is not None and not problem) or (least.pool.value >= 0 and not remembers),
         "problem": problem,
+        "notes": least.notes,
         "capacity": capacity,
     }
 

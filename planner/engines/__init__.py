@@ -37,6 +37,7 @@ class Engine:
         block_tokens: rows of a sequence are stored in whole blocks of so many.
         window_slack: rows that a layer stores beyond its window, for the prompts' chunks; None: windows are in the mask only,
             and all rows are stored.
+        windowed: families whose windows it knows; others' layers keep all rows. None: all.
         casts_float32: runs models whose config says float32 in bfloat16, where nothing else is asked.
         longest_tokens: of a request, as it is started; None: the model's.
         flags: what it is started with, after defaults; its module's `Flags`.
@@ -49,9 +50,14 @@ class Engine:
     quirks: frozenset[str] = frozenset()
     block_tokens: int = 1
     window_slack: int | None = 0
+    windowed: frozenset[str] | None = None
     casts_float32: bool = False
     longest_tokens: int | None = None
     flags: Any = None
+
+    def knows_windows(self, family: str) -> bool:
+        """Return whether a family's windows bound what it stores."""
+        return self.windowed is None or family in self.windowed
 
 
 IDEAL = Engine("ideal")
@@ -66,6 +72,7 @@ SERVING = {
     "vllm": "planner.engines.vllm",
     "sglang": "planner.engines.sglang",
     "trtllm": "planner.engines.trtllm",
+    "llama.cpp": "planner.engines.llama",
 }
 """Programs that serve, and the modules that know their rules: `engine(version, settings)`, `capacity`, `reserve`."""
 

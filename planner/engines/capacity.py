@@ -46,7 +46,7 @@ def engine_capacity(
 
     Args:
         config: path, bundled name, dict or loaded model.
-        engine: "vllm", "sglang" or "trtllm".
+        engine: "vllm", "sglang", "trtllm" or "llama.cpp"; "@version" may follow.
         **asked: of these, all but the first have defaults:
             cache_memory_bytes: for the cache, on each rank ("Available KV cache memory").
             version: of the engine, default: the newest known. device: "cpu" or "cuda" (default).

@@ -37,6 +37,11 @@ TOLERANCES = {
     "weights": 1.0,
     "cache memory of one request": 0.1,
     "cache": 0.1,
+    "estimated cache": 0.1,
+    "states": 0.1,
+    "output buffer": 0.1,
+    "compute buffer": 1.0,
+    "host compute buffer": 1.0,
     "parameters": 0.1,
     "blocks on the CPU": 0.1,
 }

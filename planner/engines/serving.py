@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
 
 from planner.errors import PlanError
@@ -41,6 +42,7 @@ class Reserve(NamedTuple):
         pool: left for the cache, the least and most that it may be; below 0: it doesn't start.
         capacity: what `planner.engine_capacity` says of the pool, None: not even one request fits.
         problem: what it prints instead of starting. notes: what a user should know.
+        cached: what the device holds of caches, as a share of what its stage's layers need (types of its own, layers elsewhere).
     """
 
     stage: int
@@ -52,6 +54,7 @@ class Reserve(NamedTuple):
     capacity: dict[str, Any] | None
     problem: str | None
     notes: list[str]
+    cached: Fraction = Fraction(1)
 
     def size(self, name: str) -> int:
         """Return the bytes of a part, counted or not; 0 where there is none."""

@@ -153,7 +153,7 @@ def attention(
             scale=scalar**-0.5 if scalar else c.number("attention_multiplier", None), softcap=c.number("attn_logit_softcapping", None), alibi=slopes,
             sinks=sinks, gate=gate(c) if callable(gate) else gate, mixes=1 + differential,
             rescored=differential and request.does("rescores_differences"),
-            whole_cache=windows_in_mask and request.does("keeps_masked_rows"), qk_norm_each=qk_norm == "each",
+            whole_cache=(windows_in_mask and request.does("keeps_masked_rows")) or not request.engine.knows_windows(c.family), qk_norm_each=qk_norm == "each",
         )  # fmt: skip
         one = replace(one, extra=extra(c, one)) if extra else one
         return [_windowed(c, one, window) for window in windows(c, layers)]

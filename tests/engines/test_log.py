@@ -282,14 +282,46 @@ LLAMA_CPP: dict[str, tuple[str, list[tuple[float, float]]]] = {
         llama_kv_cache: size =  174.00 MiB (  1536 cells,  29 layers,  1/1 seqs), K (f16):   87.00 MiB, V (f16):   87.00 MiB""",
         [(2560.0, 2560.0), (174.0, 174.0)],
     ),
+    # printed by llama-cpp-python 0.3.36 (tests/engines/facts_llama): 3 streams of 1,792 and of 512 + 512 cells
+    "a context": (
+        """llama_context: constructing llama_context
+        llama_context: n_seq_max             = 3
+        llama_context: n_ctx                 = 5376
+        llama_context: n_batch               = 2048
+        llama_context: n_ubatch              = 512
+        llama_context: flash_attn            = auto
+        llama_context: kv_unified            = false
+        llama_context: n_outputs_max         = 2048
+        print_info: general.name          = Gemma3 270m
+        llama_context:        CPU  output buffer size =     3.00 MiB
+        llama_kv_cache: size =   15.75 MiB (  1792 cells,   3 layers,  3/3 seqs), K (f16):    7.88 MiB, V (f16):    7.88 MiB
+        llama_kv_cache_iswa: creating     SWA KV cache, size = 1024 cells
+        llama_kv_cache: size =   45.00 MiB (  1024 cells,  15 layers,  3/3 seqs), K (f16):   22.50 MiB, V (f16):   22.50 MiB
+        sched_reserve:        CPU compute buffer size =   514.50 MiB""",
+        [(3.0, 3.0), (15.75, 15.75), (1024.0, 1024.0), (45.0, 45.0), (514.5, 514.5044)],
+    ),
+    # github.com/ollama/ollama/issues/8098, Llama-3.2-3B's shape: 28 x 2 x 1,024 x 2 x 8,192
+    "ollama": (
+        """msg="offload to cuda" layers.model=29 layers.offload=29 memory.required.kv="896.0 MiB" memory.graph.full="424.0 MiB"
+        msg="starting llama server" cmd="runner --ctx-size 8192 --batch-size 512 --n-gpu-layers 29 --parallel 4"
+        print_info: general.name          = Llama 3.2 3B""",
+        [(896.0, 896.0)],
+    ),
+}  # fmt: skip
+
+
+LLAMA_32 = {
+    "model_type": "llama", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "max_position_embeddings": 131072, "torch_dtype": "bfloat16",
+    "tie_word_embeddings": True,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LLAMA_CPP)
 def test_llama_cpp(name: str, tmp_path: Path) -> None:
-    """Sizes of files and caches of four loads."""
+    """Sizes of files, caches and buffers, cells of windows."""
     text, figures = LLAMA_CPP[name]
-    found = checked(tmp_path, text)
+    found = checked(tmp_path, text, LLAMA_32 if name == "ollama" else None)
     assert found["engine"] == "llama.cpp"
     assert [(line["printed"], line["predicted"]) for line in found["lines"]] == figures
     assert {line["verdict"] for line in found["lines"]} == {"agrees"}
@@ -302,3 +334,23 @@ def test_layers_that_llama_cpp_does_not_have(tmp_path: Path) -> None:
     assert [line["verdict"] for line in found["lines"]] == ["not compared"]
     assert "27 layers" in found["notes"][-1]
     assert differs(checked(tmp_path, text.replace("2048 cells", "4096 cells")))
+
+
+def test_buffers_that_are_not_compared(tmp_path: Path) -> None:
+    """Of several contexts or devices, or of builds before they were reserved so, buffers aren't compared; caches are."""
+    text, _ = LLAMA_CPP["a context"]
+    twice = checked(tmp_path, f"{text}\nllama_context: constructing llama_context")
+    kinds = {line["quantity"]: line["verdict"] for line in twice["lines"]}
+    assert kinds["compute buffer"] == kinds["output buffer"] == "not compared"
+    assert kinds["cache"] == "agrees"
+    spread = text.replace("CPU compute", "CUDA0 compute") + "\nsched_reserve: CUDA1 compute buffer size = 514.50 MiB"
+    assert {line["verdict"] for line in checked(tmp_path, spread)["lines"] if "CUDA" in line["text"]} == {
+        "not compared"
+    }
+    assert not differs(checked(tmp_path, text.replace("sched_reserve: ", "llama_context: ")))
+
+
+def test_a_buffer_that_differs(tmp_path: Path) -> None:
+    """Logits of 16 rows only are told apart from those of 512."""
+    text, _ = LLAMA_CPP["a context"]
+    assert differs(checked(tmp_path, text.replace("n_outputs_max         = 2048", "n_outputs_max = 16")))
