@@ -52,6 +52,9 @@ INDEXER_KERNEL_TOKENS = 64
 INDEXER_GROUP = 128
 """Elements of an indexer's key, of 8 bits, that share a scale of 32."""
 
+LATENT_GROUP = 128
+"""Elements of an 8-bit latent that share a scale of 32, where the kernels score chosen latents; its rotary part has 16 bits."""
+
 BATCHED_TOKENS = {"cpu": 4096, "cuda": 8192}
 """Default of max_num_batched_tokens: offline on a CPU, for each rank; `vllm serve` on a GPU of 70 GiB or more."""
 
@@ -271,9 +274,10 @@ def _version(text: str) -> tuple[int, int]:
 def _widths(model: Model, rules: Rules, asked: Asked) -> tuple[int, int, int]:
     """Return the bits of a cache element, of the model's dtype and of an element of a recurrent state."""
     stored = canonical(model.dtype, f"{model.source}, torch_dtype") if model.dtype else "bf16"
+    cache_dtype = "fp8" if asked.cache_dtype == "fp8_ds_mla" else asked.cache_dtype
     dtype, state_dtype = (None if each == "auto" else each for each in (asked.dtype, asked.state_dtype))
     own = dtype or ("bf16" if stored == "fp32" else stored)
-    precision = resolve(model, dtype=own, cache_dtype=asked.cache_dtype)
+    precision = resolve(model, dtype=own, cache_dtype=cache_dtype)
     if precision.cache not in CACHE_DTYPES:
         allowed = ", ".join(CACHE_DTYPES)
         raise PlanError(
@@ -362,7 +366,10 @@ def _latents(block: LatentAttention, flags: Started) -> Iterator[Spec]:
     """Yield the spec of latents, whole on every rank, and that of an indexer's keys."""
     latent, *keys = block.caches()
     kind: Kind = "sliding" if latent.window else "latent"
-    yield Spec(kind, (1, latent.row), latent.row * flags.row_bits // 8, span=latent.window or 0)
+    row = latent.row * flags.row_bits // 8
+    if block.mask.chosen and flags.row_bits == 8 and flags.device == "cuda":  # fp8_ds_mla, FlashMLA's sparse rows
+        row = block.kv_rank + 4 * (block.kv_rank // LATENT_GROUP) + 2 * block.rope
+    yield Spec(kind, (1, latent.row), row, span=latent.window or 0)
     if keys:
         head = keys[0].row
         yield Spec("latent", (1, head), head + 4 * (head // INDEXER_GROUP), block=INDEXER_KERNEL_TOKENS)
