@@ -39,6 +39,8 @@ class Rules:
             softmax, keys and values repeated for all heads; the weights stay until the layer ends, the masks of full and of sliding layers until the stack does.
         sorts_experts: rows are copied to each expert that they visit; its results are weighted and put back in order, in
             float32 where routers are (DeepSeek and its like: a shared expert without a gate).
+        frame_rows: tensors as large as the residual rows that are alive beside, whatever runs.
+        experts_apart: experts' rows are in buffers that stay, which is counted elsewhere.
         function_copies: tensors as wide as the hidden rows, the input and the output included, by activation function; others
             take 2.
     """
@@ -51,6 +53,8 @@ class Rules:
     relative_indices: int = 0
     writes_capped_scores: bool = False
     sorts_experts: bool = False
+    frame_rows: float = 0.0
+    experts_apart: bool = False
     function_copies: dict[str, int] = field(default_factory=dict)
 
 
@@ -219,7 +223,7 @@ class _Bench:
             before = sub.before or layer.before
             kept = residual if self.rules.names_rows and index and not layer.parallel else 0  # the layer's input
             kept += self.bytes(sum(self.score_elements(each.block) for each in layer.sublayers[:index]))
-            base = held + kept + waiting
+            base = held + kept + waiting + int(self.rules.frame_rows * residual)
             if before and not (layer.before and index):
                 yield self.norm(before, base + residual)
             name = getattr(sub.block, "name", type(sub.block).__name__.lower())
@@ -242,7 +246,8 @@ class _Bench:
         self, block: Block, name: str, held: int, *, residual: int, normed: int = 0, again: bool = False
     ) -> Iterator[Moment]:
         """Yield a block's moments on top of the residual rows; `again`: another block reads the same normed rows."""
-        leaves = [leaf for leaf in block.leaves() if leaf.work and leaf.work != "head" and self.rows(leaf)]
+        elsewhere = {"head", "experts"} if self.rules.experts_apart else {"head"}
+        leaves = [leaf for leaf in block.leaves() if leaf.work and leaf.work not in elsewhere and self.rows(leaf)]
         if not leaves:
             return
         closing = _closing(leaves)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from planner.api import MODEL_OPTIONS, load, plan
 from planner.errors import PlanError
-from planner.memory import devices, memory, spread
+from planner.memory import devices, memory, reserved, spread
 from planner.model import Model
 from planner.precision import Precision, element_bits, resolve, weight_bytes
 from planner.shard import Parallel, legal, legal_sizes
@@ -89,8 +89,9 @@ class Question(NamedTuple):
         return not legal(self.model, parallel, precision) and self._holds(work, precision, parallel)
 
     def _holds(self, work: Workload, precision: Precision, parallel: Parallel) -> bool:
-        held = devices(self.model, work, precision, parallel, self.hardware)
-        return all(each.total <= self.hardware.usable_bytes.value for each in held)
+        reserves = reserved(self.model, work, precision, parallel, self.hardware)
+        held = devices(self.model, work, precision, parallel, self.hardware, reserves)
+        return all(each.headroom >= 0 for each in held)
 
     def layouts(self) -> Iterator[Parallel]:
         """Yield the legal ways to spread one copy of the model in which it fits, fewest devices first, then widest tp."""

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from planner.activations import EAGER, FUSED, Moment, Place, peak, rules_of
+from planner.engines import SERVING
+from planner.engines.capacity import Asked
+from planner.engines.serving import Reserve
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import Precision
@@ -33,6 +37,7 @@ class Device(NamedTuple):
     Attributes:
         stage: 0 is the first. count: equal devices. layers: executed by it.
         weights, cache: stored. activations: at their peak, and where. runtime: context, libraries and collectives.
+        limit: what all of it may be; room: what the cache may be, where an engine sets memory aside for it.
     """
 
     stage: int
@@ -42,11 +47,18 @@ class Device(NamedTuple):
     cache: int
     activations: Moment
     runtime: int
+    limit: int
+    room: int | None = None
 
     @property
     def total(self) -> int:
         """All of it."""
         return self.weights + self.cache + self.activations.alive_bytes + self.runtime
+
+    @property
+    def headroom(self) -> int:
+        """Bytes that are left; below 0: it doesn't fit."""
+        return self.limit - self.total if self.room is None else self.room - self.cache
 
 
 MOST_DEVICES = 2**16
@@ -115,17 +127,45 @@ def spread(
 
 
 def devices(
-    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware
-) -> tuple[Device, ...]:
-    """Return what the devices hold, one entry for the equal ones of each pipeline stage."""
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware,
+    reserves: tuple[Reserve, ...] = (),
+) -> tuple[Device, ...]:  # fmt: skip
+    """Return what the devices hold, one entry for the equal ones of each pipeline stage.
+
+    Args:
+        model, work, precision, parallel, hardware: what is held, and where.
+        reserves: what an engine sets aside on each stage, which then replaces all but the cache.
+    """
     shares = device_shares(model, precision, work, parallel)
+    limit = int(hardware.usable_bytes.value)
+    if reserves:
+        return tuple(
+            Device(
+                share.stage, share.count, share.layers, each.size("weights"), share.cache_bytes,
+                Moment(each.said("activations"), each.size("activations")), each.size("runtime") + each.size("graphs"),
+                limit, each.pool.value,
+            )
+            for share, each in zip(shares, reserves, strict=True)
+        )  # fmt: skip
     return tuple(
         Device(
             share.stage, share.count, share.layers, share.weight_bytes, share.cache_bytes,
-            _activations(model, work, precision, parallel, share), _runtime(hardware, parallel)["value"],
+            _activations(model, work, precision, parallel, share), _runtime(hardware, parallel)["value"], limit,
         )
         for share in shares
     )  # fmt: skip
+
+
+def reserved(
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, hardware: Hardware
+) -> tuple[Reserve, ...]:
+    """Return what the model's engine sets aside on each stage before the first request; (): it isn't one that serves."""
+    if model.engine.name not in SERVING:
+        return ()
+    found: tuple[Reserve, ...] = import_module(SERVING[model.engine.name]).reserve(
+        model, work, precision, parallel, hardware
+    )
+    return found
 
 
 def _place(model: Model, parallel: Parallel, stage: int) -> Place:
@@ -159,18 +199,19 @@ def memory(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the JSON's section, of the fullest device and of all, and how its figures came about."""
     usable, capacity = int(hardware.usable_bytes.value), int(hardware.nameplate_bytes.value)
-    held = devices(model, work, precision, parallel, hardware)
-    fullest = max(held, key=lambda device: device.total)
+    reserves = reserved(model, work, precision, parallel, hardware)
+    held = devices(model, work, precision, parallel, hardware, reserves)
+    fullest = min(held, key=lambda device: device.headroom)
 
     def fits(some: Workload) -> bool:
-        return all(each.total <= usable for each in devices(model, some, precision, parallel, hardware))
+        return all(each.headroom >= 0 for each in devices(model, some, precision, parallel, hardware, reserves))
 
     def lengthened(tokens: int) -> Workload:
         generated = min(work.generate, tokens)
         return work._replace(prompt=tokens - generated, generate=generated, prefix=min(work.prefix, tokens - generated))
 
     section = {
-        **_entry(fullest, usable),
+        **_entry(fullest),
         "capacity": capacity,
         "usable": usable,
         "max_batch": most(lambda batch: fits(work._replace(batch=batch))),
@@ -179,23 +220,76 @@ def memory(
         "hardware": hardware.name,
         "parallel": parallel._asdict() | {"devices": parallel.devices},
         "devices": [
-            {"device": first + index, "stage": each.stage, "layers": each.layers, **_entry(each, usable)}
+            {"device": first + index, "stage": each.stage, "layers": each.layers, **_entry(each)}
             for first, each in zip(accumulate((d.count for d in held), initial=0), held, strict=False)
             for index in range(each.count)
         ],
     }
-    return section, _basis(model, work, precision, parallel, hardware, fullest, section)
+    basis = _basis(model, work, precision, parallel, hardware, fullest, section)
+    if reserves:
+        least = min(reserves, key=lambda each: each.pool.value)
+        section["engine"] = set_aside(model, precision, parallel, least, section)
+        basis |= _engine_basis(least)
+    return section, basis
 
 
-def _entry(device: Device, usable: int) -> dict[str, Any]:
+def _entry(device: Device) -> dict[str, Any]:
     return {
         "weights": device.weights,
         "cache": device.cache,
         "activations": device.activations.alive_bytes,
         "runtime": device.runtime,
         "total": device.total,
-        "fits": device.total <= usable,
-        "headroom": usable - device.total,
+        "fits": device.headroom >= 0,
+        "headroom": device.headroom,
+    }
+
+
+def set_aside(
+    model: Model, precision: Precision, parallel: Parallel, least: Reserve, section: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what an engine does with the device that leaves least for the cache: its sum, and what it makes of the rest."""
+    engine = model.engine
+    asked = {key: value for key, value in least.flags.items() if key in Asked._fields and value is not None}
+    capacity, problem = None, least.problem
+    remembers = bool(section["cache"])
+    if least.pool.value > 0 and remembers:
+        try:
+            capacity = import_module(SERVING[engine.name]).capacity(
+                model,
+                Asked(
+                    least.pool.value, engine.version, tp=parallel.tp, pp=parallel.pp, cache_dtype=precision.cache,
+                    dtype=precision.activations, **asked,
+                ),
+            )  # fmt: skip
+        except PlanError as error:
+            problem = str(error)
+    elif remembers:
+        problem = problem or f"{engine.name} doesn't start: nothing is left for its cache"
+    return {
+        "name": engine.name,
+        "version": engine.version,
+        "stage": least.stage,
+        "flags": least.flags,
+        "budget": least.budget.value,
+        **{name: part.value for name, part in (*least.parts.items(), *least.beside.items())},
+        "counted": list(least.parts),
+        "available_cache": least.pool.value,
+        "required": section["total"] - section["cache"] + min(section["cache"], max(least.pool.value, 0)),
+        "reserved": least.budget.value + sum(part.value for part in least.beside.values()),
+        "starts": capacity is not None or (least.pool.value >= 0 and not remembers),
+        "problem": problem,
+        "capacity": capacity,
+    }
+
+
+def _engine_basis(least: Reserve) -> dict[str, Any]:
+    parts = {"budget": least.budget, **least.parts, **least.beside, "available_cache": least.pool}
+    return {
+        f"memory.engine.{name}": _said(
+            "formula", part.formula, part.source, part.low, part.high, verify="plan check LOGFILE"
+        )
+        for name, part in parts.items()
     }
 
 
@@ -218,8 +312,10 @@ def most(fits: Callable[[int], bool]) -> int | None:
 
 
 def _longest(model: Model, fits: Callable[[int], bool]) -> int | None:
-    """Return the most rows of each sequence, prompt and generated; at most a learned table's."""
+    """Return the most rows of each sequence, prompt and generated; at most a learned table's, or what the engine is started for."""
     found = most(fits)
+    if (started := model.engine.longest_tokens) is not None:
+        return started if found is None else min(found, started)
     if model.learned_positions and model.positions is not None and model.kind != "encoder-decoder":
         return model.positions if found is None else min(found, model.positions)
     return found

@@ -359,6 +359,9 @@ def resolve(
         None if o == "auto" else o for o in (dtype, weights, cache_dtype, state_dtype)
     )
     activations = canonical(dtype, "--dtype") if dtype else _checkpoint_dtype(model, notes)
+    if activations == "fp32" and not dtype and model.engine.casts_float32:
+        activations = "bf16"
+        notes.append(f"the config says float32, which {model.engine.name} runs in bfloat16: --dtype float32 keeps it")
     own = activations
     if not _is_plain(activations):
         own = _checkpoint_dtype(model, notes)

@@ -151,7 +151,8 @@ def workload(
         PlanError: it is impossible for this model.
     """
     two = model.kind == "encoder-decoder"
-    room = model.positions
+    started = model.engine.longest_tokens
+    room = min((most for most in (model.positions, started) if most is not None), default=None)
     if source is not None and not two:
         raise PlanError(
             f"{model.family} has no encoder beside a decoder", where="--source", fix="leave it out; use --prompt"
@@ -176,11 +177,16 @@ def workload(
     notes = [
         note
         for note in (
-            _room(prompt + generate, room, model.learned_positions, "--prompt and --generate", model),
+            _room(prompt + generate, model.positions, model.learned_positions, "--prompt and --generate", model),
             _room(source or 0, model.source_positions, learned, "--source", model),
         )
         if note
     ]
+    if started is not None and prompt + generate > started:
+        raise PlanError(
+            f"found {prompt + generate:,} tokens, but {model.engine.name} is started for requests of at most {started:,}",
+            where="--prompt and --generate", fix="lower them, or raise that with --engine-set",
+        )  # fmt: skip
     if prefix and model.kind != "decoder":
         raise PlanError(f"{model.family} is no decoder-only model", where="--prefix", fix="leave it out")
     if prefix > prompt:

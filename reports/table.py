@@ -25,7 +25,8 @@ def show(plan: Plan, console: Console | None = None) -> None:
     """Print a plan."""
     out = console or Console(highlight=False, emoji=False)
     out.print(_title(plan))
-    for part in (_parameters(plan), _memory(plan), _fit(plan), _work(plan), _experts(plan), _generation(plan)):
+    engine = set_aside(plan.memory) if plan.memory else None
+    for part in (_parameters(plan), _memory(plan), _fit(plan), engine, _work(plan), _experts(plan), _generation(plan)):
         if part:
             out.print()
             out.print(part)
@@ -122,6 +123,45 @@ def _fit(plan: Plan) -> Table | None:
     for key, name in (("max_batch", "most sequences of this length"), ("max_context", "longest at this batch, tokens")):
         _add(table, f"  {name}", "unlimited" if held[key] is None else f"{held[key]:,}", "")
     return table
+
+
+def set_aside(held: dict[str, Any]) -> Table | None:
+    """Return what an engine takes when it starts beside what the workload needs; None: it takes nothing in advance."""
+    engine = held.get("engine")
+    if not engine:
+        return None
+    name = f"{engine['name']} {engine['version']}".strip()
+    table = _grid(f"Device that {name} starts on", "", "needed", "taken", "")
+    table.columns[3].justify = "left"
+    counted = engine["counted"]
+    for part in ("weights", "activations", "runtime", "graphs"):
+        if part in engine:
+            _add(
+                table,
+                f"  {part}",
+                size(engine[part]),
+                size(engine[part]),
+                "" if part in counted else "beside its share",
+            )
+    pool = max(engine["available_cache"], 0)
+    _add(table, "  cache", size(held["cache"]), size(pool), _pool(engine))
+    _add(table, "  together", size(engine["required"]), size(engine["reserved"]), "")
+    if engine["problem"]:
+        table.caption = Text(engine["problem"], "bold red")
+        table.caption_justify = "left"
+    return table
+
+
+def _pool(engine: dict[str, Any]) -> str:
+    """Return what an engine makes of its cache, in a few words."""
+    found = engine["capacity"]
+    if not found:
+        return "not used" if engine["starts"] else "it doesn't start"
+    said = f"{found['tokens']:,} tokens"
+    longest = engine["flags"].get("max_model_len")
+    if found.get("concurrency") is not None and longest:
+        said += f", {found['concurrency']:g} x {longest:,}"
+    return said
 
 
 def _work(plan: Plan) -> Table:

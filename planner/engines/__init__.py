@@ -37,6 +37,8 @@ class Engine:
         block_tokens: rows of a sequence are stored in whole blocks of so many.
         window_slack: rows that a layer stores beyond its window, for the prompts' chunks; None: windows are in the mask only,
             and all rows are stored.
+        casts_float32: runs models whose config says float32 in bfloat16, where nothing else is asked.
+        longest_tokens: of a request, as it is started; None: the model's.
         flags: what it is started with, after defaults; its module's `Flags`.
     """
 
@@ -47,6 +49,8 @@ class Engine:
     quirks: frozenset[str] = frozenset()
     block_tokens: int = 1
     window_slack: int | None = 0
+    casts_float32: bool = False
+    longest_tokens: int | None = None
     flags: Any = None
 
 

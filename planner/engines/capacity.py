@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from planner.api import load
 from planner.engines import SERVING
 from planner.errors import PlanError
 from planner.model import Model
@@ -92,6 +91,41 @@ def engine_capacity(
             raise PlanError(f"found {value!r}, a whole number from 1 is needed", where=key, fix="correct it")
     for key in ("tp", "pp"):
         asked[key] = asked.get(key) or 1
+    from planner.api import load  # noqa: PLC0415 - plans need this module too
+
     model = config if isinstance(config, Model) else load(config)
     found: dict[str, Any] = import_module(SERVING[name]).capacity(model, Asked(**asked))
     return found
+
+
+def engine_memory(
+    config: str | Path | Mapping[str, Any] | Model, *, hardware: str | Path, engine: str = "vllm", **options: Any
+) -> dict[str, Any]:
+    """Return what an engine does with a device's memory when it starts, from flags alone: `memory.engine` of a plan.
+
+    Args:
+        config: path, bundled name, dict or model loaded with the engine. hardware: name of a profile, or its file.
+        engine: whose rules, "@version" may follow. **options: of `plan`: engine_set, tp, pp, dtype, weights, cache_dtype.
+
+    Returns:
+        bytes of the device that leaves least for the cache: budget, weights, activations, runtime, graphs,
+        available_cache (low, high: the least and most that it may be), required, reserved; starts; problem; capacity: as
+        of `engine_capacity`; flags after defaults.
+
+    Raises:
+        PlanError: anything that a person can get wrong.
+
+    >>> engine_memory("llama3-8b", hardware="h100-sxm", engine="vllm@0.19")["capacity"]["block_size"]
+    16
+    """
+    from planner.api import plan  # noqa: PLC0415 - plans need this module too
+
+    named = {} if isinstance(config, Model) else {"engine": engine}
+    made = plan(config, hardware=hardware, **named, **options)
+    found: dict[str, Any] = (made.memory or {}).get("engine") or {}
+    if not found:
+        raise PlanError(
+            f"found {engine!r}, which sets nothing aside", where="engine", fix=f"choose of {', '.join(SERVING)}"
+        )
+    basis = made.basis["memory.engine.available_cache"]
+    return found | {"low": basis["low"], "high": basis["high"]}

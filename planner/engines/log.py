@@ -14,22 +14,21 @@ from typing import Any, NamedTuple
 
 import profiles
 from planner.api import load
-from planner.blocks import Attention, Block, LatentAttention
 from planner.engines.capacity import engine_capacity
 from planner.engines.vllm import NEWEST, OLDEST
+from planner.engines.vllm_memory import LATENTS, loaded
 from planner.errors import PlanError
 from planner.model import Model
-from planner.precision import Precision, canonical, element_bits, resolve
-from planner.shard import Parallel, device_shares, stages
-from planner.workload import workload
+from planner.precision import canonical, resolve
+from planner.shard import Parallel
 
 GIB = 2**30
 
 LARGEST_LOG_BYTES = 64 * 2**20
 """Start-up is in the first lines; a log of more is cut with a tool for that."""
 
-FIRST, LATENTS = (0, 6), (0, 7)
-"""The oldest version whose lines are known, and the first that keeps latents instead of keys and values."""
+FIRST = (0, 6)
+"""The oldest version whose lines are known."""
 
 TOLERANCES = {
     "tokens": 0.1,
@@ -404,53 +403,13 @@ class _Check:
                 self.model, dtype=dtype or ("bf16" if stored == "fp32" else stored),
                 weights="fp8" if asked == "fp8" and self.model.quantization is None else None,
             )  # fmt: skip
-            work, _ = workload(self.model, prompt=1, generate=0) if self.model.generates else workload(self.model)
             ep = self.tp if self.flags.get("enable_expert_parallel") else 1
-            shares = device_shares(self.model, precision, work, Parallel(self.tp, self.pp, ep))
+            found = loaded(self.model, precision, Parallel(self.tp, self.pp, ep), self.version)
         except PlanError as error:
             self.notes.append(f"weights aren't compared: {error}")
             return None
-        width = int(element_bits(precision.activations)) // 8 or 1
-        table = self._rotary_bytes(width)
-        if table:
-            self.notes.append(f"weights include vLLM's tables of rotary cosines and sines, {table / GIB:.3f} GiB")
-        return [share.weight_bytes + table + self._absorbed_bytes(precision, width, share.stage) for share in shares]
-
-    def _blocks(self) -> Iterator[tuple[int, Block]]:
-        """Yield blocks of the decoder, with the numbers of their layers."""
-        decoder = self.model.stack("decoder")
-        layer = 0
-        for run in decoder.runs if decoder else ():
-            for _ in range(run.count):
-                yield from ((layer, block) for block in run.layer.blocks)
-                layer += 1
-
-    def _rotary_bytes(self, width: int) -> int:
-        """Return the bytes of rotary tables: positions x turned elements, once for each kind."""
-        kinds = {
-            block.rope if isinstance(block, Attention) else block.rope_positions
-            for _, block in self._blocks()
-            if isinstance(block, Attention | LatentAttention)
-        }
-        return sum((self.model.positions or 0) * rope.width * width for rope in kinds if rope is not None)
-
-    def _absorbed_bytes(self, precision: Precision, width: int, stage: int) -> int:
-        """Return the bytes of copies of latents' projections up, which vLLM makes to score latents directly."""
-        decoder = self.model.stack("decoder")
-        if decoder is None or self.version < LATENTS:
-            return 0
-        here = stages(decoder.depth, self.pp)[stage] if self.pp <= decoder.depth else range(decoder.depth)
-        copies = sum(
-            block.heads * block.kv_rank * (block.nope + block.value) * width // self.tp
-            for layer, block in self._blocks()
-            if isinstance(block, LatentAttention) and layer in here
-        )
-        if copies:
-            self.notes.append(
-                f"weights include vLLM's second copies of latents' projections up, {copies / GIB:.3f} GiB"
-                f", in {precision.activations}"
-            )
-        return copies
+        self.notes += dict.fromkeys(note for _, notes in found for note in notes)
+        return [float(size) for size, _ in found]
 
     # --- cache
 

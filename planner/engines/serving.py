@@ -53,6 +53,16 @@ class Reserve(NamedTuple):
     problem: str | None
     notes: list[str]
 
+    def size(self, name: str) -> int:
+        """Return the bytes of a part, counted or not; 0 where there is none."""
+        part = self.parts.get(name) or self.beside.get(name)
+        return part.value if part else 0
+
+    def said(self, name: str) -> str:
+        """Return how a part came about."""
+        part = self.parts.get(name) or self.beside.get(name)
+        return part.formula if part else ""
+
 
 def exact(value: int, formula: str, source: str) -> Part:
     """Return a part that is known to the byte."""

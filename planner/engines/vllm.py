@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from planner.blocks import Attention, Block, LatentAttention
 from planner.engines import Engine
 from planner.engines.capacity import Asked, Device
-from planner.engines.serving import parse
+from planner.engines.serving import Reserve, parse
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import canonical, element_bits, resolve
@@ -125,11 +125,11 @@ class Flags(NamedTuple):
 def engine(version: str, settings: Sequence[str]) -> Engine:
     """Return vLLM as a plan sees it: rows in whole blocks, windows with room for the chunks of prompts."""
     flags = parse(Flags, "vllm", settings)
-    _version(version or NEWEST_TEXT)
+    parsed(version or NEWEST_TEXT)
     slack = flags.max_num_batched_tokens or BATCHED_TOKENS["cuda"]
     return Engine(
         "vllm", version or NEWEST_TEXT, window_margin=1, block_tokens=flags.block_size or BLOCK_TOKENS["cuda"],
-        window_slack=slack, flags=flags,
+        window_slack=slack, casts_float32=True, longest_tokens=flags.max_model_len, flags=flags,
     )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ Layers = list[tuple[int, Spec]]
 
 def capacity(model: Model, asked: Asked) -> dict[str, Any]:
     """Return what vLLM reports for an amount of cache memory; as `planner.engine_capacity`."""
-    number = _version(asked.version or NEWEST_TEXT)
+    number = parsed(asked.version or NEWEST_TEXT)
     rules = _rules(number)
     device, tp, pp = asked.device, asked.tp, asked.pp
     ranks = tp * pp
@@ -261,7 +261,7 @@ def capacity(model: Model, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _version(text: str) -> tuple[int, int]:
+def parsed(text: str) -> tuple[int, int]:
     """Return major and minor of a version whose rules are known."""
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:[.\-+]?\w+)*", str(text))
     found = (int(match[1]), int(match[2])) if match else None
@@ -479,3 +479,10 @@ def _share(groups: list[Layers], stage: range) -> list[Layers]:
 def _pool_bytes(groups: list[Layers]) -> int:
     """Return the bytes of a block of the pool: the pages of the largest group's layers."""
     return max(sum(spec.page_bytes for _, spec in group) for group in groups)
+
+
+def reserve(*asked: Any) -> tuple[Reserve, ...]:
+    """Return what vLLM sets aside; see `planner.engines.vllm_memory.reserve`."""
+    from planner.engines.vllm_memory import reserve as memory  # noqa: PLC0415
+
+    return memory(*asked)
