@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import profiles
 from planner.api import load
 from planner.engines.capacity import engine_capacity
-from planner.engines.vllm import NEWEST, OLDEST
-from planner.engines.vllm_memory import LATENTS, loaded
+from planner.engines.vllm import FIRST, NEWEST, OLDEST
+from planner.engines.vllm_memory import loaded
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import canonical, resolve
@@ -26,9 +27,6 @@ GIB = 2**30
 
 LARGEST_LOG_BYTES = 64 * 2**20
 """Start-up is in the first lines; a log of more is cut with a tool for that."""
-
-FIRST = (0, 6)
-"""The oldest version whose lines are known."""
 
 TOLERANCES = {
     "tokens": 0.1,
@@ -437,11 +435,9 @@ class _Check:
         return [(counted.value if counted.quantity == "blocks" else counted.value // self.block) * self.pool_bytes] * 3
 
     def _capacity(self, memory: int, length: int | None) -> dict[str, Any]:
-        old = self.version < OLDEST
-        rules = OLDEST if old else self.version
         flags = self.flags
         return engine_capacity(
-            self.model, version=f"{rules[0]}.{rules[1]}", device="cpu" if flags.get("device") == "cpu" else "cuda",
+            self.model, version=f"{self.version[0]}.{self.version[1]}", device="cpu" if flags.get("device") == "cpu" else "cuda",
             cache_memory_bytes=memory, max_model_len=length, max_num_seqs=flags.get("max_num_seqs"),
             block_size=flags.get("block_size"), cache_dtype=flags.get("kv_cache_dtype"), tp=self.tp, pp=self.pp,
             max_num_batched_tokens=flags.get("max_num_batched_tokens"), dtype=flags.get("dtype"),
@@ -456,18 +452,10 @@ class _Check:
         except PlanError as error:
             self.notes.append(f"the cache isn't compared: {error}")
             return
-        kinds = {group["kind"] for group in said["groups"]}
         self.one_group = len(said["groups"]) == 1
-        if self.version < OLDEST and (
-            not kinds <= {"full", "latent"} or ("latent" in kinds and self.version < LATENTS)
-        ):
-            self.notes.append(
-                f"the cache isn't compared: what {self.log.version} makes of {', '.join(sorted(kinds))} caches isn't known"
-            )
-            return
         self.block = said["block_size"]
         self.pool_bytes = much // said["blocks"]
-        self.request_blocks = round(said["blocks"] / said["concurrency"])
+        self.request_blocks = ceil(round(said["blocks"] / said["concurrency"], 3))
         self.notes.append(f"each token takes {said['bytes_per_token']:,} bytes of cache on the fullest GPU")
 
     def _figure(self, entry: Entry, memory: float) -> float | None:

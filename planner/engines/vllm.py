@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["full", "sliding", "chunked", "latent", "mamba", "cross"]
 
-OLDEST, NEWEST = (0, 11), (0, 32)
-"""Versions whose rules are known; read in 0.11, 0.15, 0.19 to 0.22, 0.24 to 0.30 and 0.32."""
+FIRST, OLDEST, NEWEST = (0, 6), (0, 11), (0, 32)
+"""Versions whose rules are known: before the second, those of caches that keep all rows only; read in 0.11, 0.15, 0.19 to 0.22, 0.24
+to 0.30 and 0.32, those before known from start-up logs."""
+
+LATENTS = (0, 7)
+"""The first version that keeps latents instead of keys and values."""
 
 NEWEST_TEXT = ".".join(map(str, NEWEST))
 
@@ -239,10 +243,12 @@ def capacity(model: Model, asked: Asked) -> dict[str, Any]:
             where="cache_memory_bytes",
             fix="vLLM doesn't start; give more, or a smaller max_model_len",
         )
+    if number < OLDEST:
+        _plain(number, {spec.kind for _, spec in layers})
     smallest = min(spec.block for _, spec in (group[0] for group in groups))
     rows = [spec for group in held for _, spec in group if spec.row_bytes]
     per_token = sum((Fraction(spec.page_bytes, spec.block) for spec in rows), Fraction(0))
-    concurrency = blocks / request
+    concurrency = blocks * smallest / longest if number < OLDEST else blocks / request
     return {
         "tokens": blocks // len(groups) * smallest if rules.shares_tokens else int(concurrency * longest),
         "concurrency": float(f"{concurrency:.2f}"),
@@ -265,10 +271,20 @@ def parsed(text: str) -> tuple[int, int]:
     """Return major and minor of a version whose rules are known."""
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:[.\-+]?\w+)*", str(text))
     found = (int(match[1]), int(match[2])) if match else None
-    if found is None or not OLDEST <= found <= NEWEST:
-        spans = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
+    if found is None or not FIRST <= found <= NEWEST:
+        spans = " to ".join(".".join(map(str, each)) for each in (FIRST, NEWEST))
         raise PlanError(f"found {text!r}, known are {spans}", where="version", fix="choose the nearest of these")
     return found
+
+
+def _plain(version: tuple[int, int], kinds: set[Kind]) -> None:
+    """Refuse caches that versions before `OLDEST` stored in ways that aren't known."""
+    known = {"full", "latent"} if version >= LATENTS else {"full"}
+    if other := kinds - known:
+        raise PlanError(
+            f"what {'.'.join(map(str, version))} made of {', '.join(sorted(other))} caches isn't known", where="version",
+            fix=f"choose {'.'.join(map(str, OLDEST))} or later",
+        )  # fmt: skip
 
 
 def _widths(model: Model, rules: Rules, asked: Asked) -> tuple[int, int, int]:

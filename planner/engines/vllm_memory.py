@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 
-LATENTS = (0, 7)
-"""The first version that keeps latents instead of keys and values."""
-
 LARGE_DEVICE_BYTES = 70 * GIB
 """Devices from here on, A100s excepted, get larger steps and more requests by default (engine/arg_utils.py)."""
 
@@ -184,7 +181,7 @@ def loaded(
         notes = []
         if table:
             notes.append(f"weights include vLLM's tables of rotary cosines and sines, {table / GIB:.3f} GiB")
-        copies = _absorbed_bytes(model, width, parallel, share.stage) if version >= LATENTS else 0
+        copies = _absorbed_bytes(model, width, parallel, share.stage) if version >= vllm.LATENTS else 0
         if copies:
             notes.append(
                 f"weights include vLLM's second copies of latents' projections up, {copies / GIB:.3f} GiB"
@@ -295,7 +292,7 @@ def _expanded_bytes(
     model: Model, parallel: Parallel, flags: vllm.Flags, seats: int, element: int, version: tuple[int, int]
 ) -> int:
     """Return the bytes of keys and values expanded from cached latents, as the profiling run makes them."""
-    if version < LATENTS:
+    if version < vllm.LATENTS:
         return 0
     rows = min(max(8 * (flags.max_model_len or 0), 4 * seats * (flags.block_size or 16)), LATENT_ROWS)
     widths = [b.heads // parallel.tp * (b.nope + b.value) for _, b in _blocks(model) if isinstance(b, LatentAttention)]
