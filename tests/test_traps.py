@@ -2,7 +2,8 @@
 
 Every trap is a small public fact with its arithmetic. Where ../shared lies beside the checkout, a second test sees to it that
 each row of its bugs.jsonl is met by a trap here, or waits for a reason that `WAITING` names. Of the reports on training (MaxText,
-verl, NeMo, PRIME-RL, TRL, Megatron-Bridge) the forward pass is met here: a third of a step, which waits for its own issue.
+verl, NeMo, PRIME-RL, TRL, Megatron-Bridge) the forward pass is met here: a third of a step, which waits for its own issue; so does
+LLMFit's rate.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from planner import PlanError, engine_capacity, plan
+from planner import PlanError, engine_capacity, engine_memory, plan
 from planner.cli import app
 
 ROWS = Path(__file__).parents[2] / "shared" / "cases" / "bugs.jsonl"
@@ -89,6 +90,13 @@ def prefill(config: Config, tokens: int, **options: Any) -> dict[str, Any]:
 def served(config: Config, gib: int = 64, **options: Any) -> dict[str, Any]:
     """Return what vLLM says of so much cache memory."""
     return engine_capacity(config, cache_memory_bytes=gib * GIB, **{"max_model_len": 4096, **options})
+
+
+def started(
+    config: Config, version: str, hardware: str = "h100-sxm", *, flags: dict[str, Any] | None = None, **options: Any
+) -> Any:
+    """Return what vLLM sets aside of a device."""
+    return engine_memory(config, engine=f"vllm@{version}", hardware=hardware, engine_set=flags or {}, **options)
 
 
 def refused(config: Config, **options: Any) -> str:
@@ -682,8 +690,16 @@ CONFIGS = {
     "8 bits where weights are loaded": Trap(
         "leaves 16 bits, though --quantization fp8 takes all projections", LLM_D,
         # 6,979,321,856 of projections x 1 and 224 scales x 4; 1,050,939,392 of tables, head and norms x 2
-        lambda: (said(LLAMA_8, weights="fp8")["weights"]["bytes"], said(LLAMA_8)["weights"]["bytes"]),
-        (6_979_321_856 + 224 * 4 + 2 * 1_050_939_392, 2 * 8_030_261_248), ("llmd-fp8-runtime",),
+        # as vLLM loads them 8.49 GiB, with a table of 131,072 x 128 rotary cosines and sines
+        lambda: (
+            said(LLAMA_8, weights="fp8")["weights"]["bytes"], said(LLAMA_8)["weights"]["bytes"],
+            started(LLAMA_8, "0.19", weights="fp8")["weights"],
+        ),
+        (
+            6_979_321_856 + 224 * 4 + 2 * 1_050_939_392, 2 * 8_030_261_248,
+            6_979_321_856 + 224 * 4 + 2 * 1_050_939_392 + 131_072 * 128 * 2,
+        ),
+        ("llmd-fp8-runtime",),
     ),
     "widths that the config lists": Trap(
         "takes compressed-tensors for 16 bits", "https://github.com/jranaraki/vllm-fit/issues/31",
@@ -722,6 +738,45 @@ CONFIGS = {
     ),
 }  # fmt: skip
 
+
+ENGINE = {
+    "a shorter context that fits no longer": Trap(
+        "takes memory for a fall with length: 20,000 tokens start, 29,000 don't, 35,000 do again",
+        "https://github.com/vllm-project/vllm/issues/10517",
+        # up to 32,768 tokens a step held a whole prompt: printed are 3.81 and 2.89 GiB; then prompts are split
+        lambda: [
+            (round(found["available_cache"] / GIB, 2), found["starts"])
+            for length in (20_000, 29_000, 35_000)
+            for found in [started(LLAMA_8, "0.6", "rtx-3090", flags={"max_model_len": length, "gpu_memory_utilization": 0.9})]
+        ],
+        [(pytest.approx(3.81, abs=0.05), True), (pytest.approx(2.89, abs=0.05), False), (pytest.approx(4.66, abs=0.05), True)],
+        ("vllm-10517",),
+    ),
+    "a pool is what is left": Trap(
+        "wonders that shorter steps use more memory", "https://github.com/vllm-project/vllm/issues/5416",
+        # the cache takes all that the profiled step leaves
+        lambda: [
+            sorted(pools, reverse=True) == pools and len(set(pools)) == 3
+            for pools in [[
+                started("llama2-7b", "0.6", "a100-40gb", flags={"max_num_batched_tokens": n})["available_cache"]
+                for n in (2048, 8192, 32_768)
+            ]]
+        ],
+        [True], ("vllm-5416",),
+    ),
+    "a constant of an older version": Trap(
+        "sets aside 5.64 GiB for activations, which 0.17 no longer takes", LLM_D,
+        # sampling for 1,024 requests of 151,936 words: 36 bytes each beside the logits up to 0.16, 12 from 0.17 on
+        lambda: [started(QWEN3_14, version)["activations"] / GIB for version in ("0.15", "0.16", "0.17", "0.18")],
+        [pytest.approx(each, abs=0.02) for each in (5.64, 5.64, 2.23, 2.23)], ("llmd-activation",),
+    ),
+    "buffers of ranks": Trap(
+        "sets aside 0.15 GiB alone and 0.6 for several ranks", LLM_D,
+        # printed: 0.25 alone, 2.07 and 2.13 where ranks share heads, 0.07 in a pipeline
+        lambda: [started(LLAMA_8, "0.19", **spread)["runtime"] / GIB for spread in ({}, {"tp": 2}, {"tp": 4}, {"pp": 2})],
+        [pytest.approx(each, abs=0.06) for each in (0.25, 2.07, 2.13, 0.07)], ("llmd-nontorch",),
+    ),
+}  # fmt: skip
 
 HUB = "https://huggingface.co/"
 
@@ -831,15 +886,11 @@ def checked(*lines: str) -> list[float]:
     return [line["predicted"] for line in found["lines"]]
 
 
-TRAPS = {**HEADS, **GROUPS, **LATENTS, **WINDOWS, **HYBRIDS, **COUNTS, **BOTH_SIDES, **CONFIGS, **ELSEWHERE}
+TRAPS = {**HEADS, **GROUPS, **LATENTS, **WINDOWS, **HYBRIDS, **COUNTS, **BOTH_SIDES, **CONFIGS, **ENGINE, **ELSEWHERE}
 
 WAITING = {
     "llmfit-449": "a rate: seconds of a decode step are another issue",
     "kobold-2235": "llama.cpp's --swa-full, with its engine",
-    "vllm-10517": "activations of vLLM's profiling run: its engine's budget",
-    "vllm-5416": "a smaller profile leaves a larger pool: the engine's budget",
-    "llmd-activation": "activations of vLLM's profiling run, by version: its engine's budget",
-    "llmd-nontorch": "communication buffers: the engine's budget",
 }
 """Rows that wait, and what for."""
 

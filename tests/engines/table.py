@@ -756,8 +756,10 @@ def llama_cpp(row: Row, config: Any) -> Iterator[Line]:
     found = checked("\n".join(lines), config)
     for line in found["lines"]:
         reason = LLAMA_NOTES.get((row["id"], line["quantity"]), "")
-        made = judged(line["quantity"], line["unit"], line["printed"], line["predicted"], reason)
-        yield made
+        yield judged(line["quantity"], line["unit"], line["printed"], line["predicted"], reason)
+        for name, quantity in (("K_mib", "keys"), ("V_mib", "values")):
+            if name in said:  # of equal widths
+                yield judged(quantity, "MiB", said[name], line["predicted"] / 2)
     for name, figure in said.items():
         if name == "size_gib":
             yield Line(
