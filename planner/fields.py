@@ -278,6 +278,8 @@ VOCABULARY: dict[str, Key] = {
     **_keys("flag", "cross_attn_all_layers patch_in_forward"),
     **_keys("list", "encoder_hash_byte_group_size"),
     **_keys("text", "patching_mode", structural=False),
+    **_keys("count", "num_labels", structural=False),
+    **_keys("table", "id2label", structural=False),
 }
 
 SYNONYMS = {
