@@ -773,6 +773,16 @@ ENGINE = {
         lambda: [started(QWEN3_14, version)["activations"] / GIB for version in ("0.15", "0.16", "0.17", "0.18")],
         [pytest.approx(each, abs=0.02) for each in (5.64, 5.64, 2.23, 2.23)], ("llmd-activation",),
     ),
+    "blocks that share a scale": Trap(
+        "allows 4 ranks for experts of 768, whose 192 rows aren't whole blocks of 128", "https://github.com/vllm-project/vllm/issues/17569",
+        # 768 / 2 = 384 are three blocks; with whole experts on each of 4 ranks nothing is cut
+        lambda: [
+            started({**QWEN3_30, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, "0.32", **spread)[
+                "starts"
+            ] for spread in ({"tp": 2}, {"tp": 4}, {"tp": 4, "ep": 4})
+        ],
+        [True, False, True],
+    ),
     "buffers of ranks": Trap(
         "sets aside 0.15 GiB alone and 0.6 for several ranks", LLM_D,
         # printed: 0.25 alone, 2.07 and 2.13 where ranks share heads, 0.07 in a pipeline

@@ -23,7 +23,7 @@ from planner.engines.serving import GIB, Part, Reserve, exact
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import Precision, element_bits
-from planner.shard import Parallel, device_shares, divided_by, held_elements, stages
+from planner.shard import Parallel, device_shares, divided_by, held_elements, legal, stages
 from planner.workload import Workload, workload
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ def reserve(
         f"gpu_memory_utilization {share:g} x what programs see of the device", hardware.source(usable),
     )  # fmt: skip
     weights = loaded(model, precision, parallel, version)
+    cut = legal(model, parallel, precision)  # fp8_utils.py: blocks that share a scale must be whole
+    problem = f"vLLM doesn't start: {cut}" if cut else None
     found = []
     for stage, (weight, notes) in enumerate(weights):
         parts = {
@@ -142,7 +144,7 @@ def reserve(
             budget.high - sum(part.low for part in taken), f"budget - {' - '.join(parts)}", SOURCE,
         )  # fmt: skip
         beside = {} if graphs_counted else {"graphs": graphs}
-        found.append(Reserve(stage, flags._asdict(), budget, parts, beside, pool, None, None, notes))
+        found.append(Reserve(stage, flags._asdict(), budget, parts, beside, pool, None, problem, notes))
     return tuple(found)
 
 
