@@ -36,6 +36,7 @@ TOLERANCES = {
     "cache": 0.1,
     "parameters": 0.1,
     "blocks on the CPU": 0.1,
+    "longest request": 0.1,
 }
 """Percent, beside what rounding of the printed memory allows. Concurrency is compared to the printed digits."""
 
@@ -83,6 +84,7 @@ LINES: tuple[tuple[str, str, str], ...] = (
     ("blocks", "blocks", rf"# (?:GPU|cuda) blocks: {COUNT}"),
     ("blocks", "blocks", rf"num_gpu_blocks is:? {COUNT}"),
     ("blocks on the CPU", "blocks", rf"# CPU blocks: {COUNT}"),
+    ("longest request", "tokens", rf"estimated maximum model length is {COUNT}"),
     ("concurrency", "requests", rf"Maximum concurrency for {COUNT} tokens per request: (\d+(?:\.\d+)?)x"),
 )
 """Quantity, unit, and how it is printed."""
@@ -463,6 +465,8 @@ class _Check:
         blocks = int(memory) // self.pool_bytes
         if entry.quantity == "blocks":
             return blocks
+        if entry.quantity == "longest request":
+            return self._longest(int(memory))
         length = entry.length or self.length
         if entry.quantity == "tokens" and (self.one_group and (self.version < (0, 21) or not self._fits(memory))):
             return blocks * self.block
@@ -475,6 +479,19 @@ class _Check:
             return None
         value: float = said[entry.quantity]
         return value
+
+    def _longest(self, memory: int) -> int:
+        """Return the tokens of the longest request that is given room: the last length that isn't refused."""
+        fits, refused = 0, (self.length or self.model.positions or memory) + 1
+        while refused - fits > 1:
+            tried = (fits + refused) // 2
+            try:
+                self._capacity(memory, tried)
+            except PlanError:
+                refused = tried
+            else:
+                fits = tried
+        return fits
 
     def _fits(self, memory: float) -> bool:
         return int(memory) >= self.request_blocks * self.pool_bytes

@@ -283,8 +283,14 @@ HARDWARE = (
 )  # fmt: skip
 
 
+DATED = {"2025-07": (0, 10)}
+"""Versions of that time."""
+
+
 def number(version: str) -> tuple[int, int] | None:
     """Return major and minor of a version; None where it has none."""
+    if version in DATED:
+        return DATED[version]
     match = re.match(r"v?(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match and "dev2" not in version else None
 
@@ -361,6 +367,7 @@ def log_text(row: Row) -> str:
         ("tokens", "GPU KV cache size: {:,d} tokens"),
         ("concurrency", f"Maximum concurrency for {start.length or 0:,d} tokens per request: {{}}x"),
         ("cache memory of one request", "({} GiB KV cache is needed"),
+        ("longest request", "Based on the available memory, the estimated maximum model length is {:d}"),
     ):  # fmt: skip
         if (value := printed(row, quantity)) is not None:
             lines.append(line.format(value))
@@ -395,8 +402,6 @@ def vllm(row: Row, config: Any) -> Iterator[Line]:
             yield told(row, line, found["notes"])
     yield from whole
     yield from of_tokens(row, start, model)
-    if (longest := printed(row, "longest request")) is not None:
-        yield longest_request(row, start, model, longest)
     yield from request_blocks(row, start, model)
     yield from set_aside(row, start, config)
     yield from starts(row, start, model)
@@ -420,6 +425,7 @@ REASONS = {
     "tokens": "the memory is printed to 0.01 GiB",
     "blocks": "the memory is printed to 0.01 GiB",
     "concurrency": "the memory is printed to 0.01 GiB",
+    "longest request": "the memory is printed to 0.01 GiB",
     "weights": "buffers of the kernels that aren't counted",
     "cache memory": "parts of the profiling run below",
 }
@@ -510,30 +516,6 @@ def shared_concurrency(row: Row, start: Start, model: Model) -> Line:
             fitting.append(said["concurrency"])
     verdict = "exact" if figure in fitting else "differs"
     return Line("concurrency", "requests", figure, fitting[-1], verdict, NOTES[row["id"], "concurrency"])
-
-
-def longest_request(row: Row, start: Start, model: Model, figure: int) -> Line:
-    """Return the longest request that the printed memory has room for: the last length that isn't refused."""
-    ((_, memory),) = ranks_memory(row)
-
-    def fits(length: int) -> bool:
-        try:
-            engine_capacity(
-                model, cache_memory_bytes=int(memory * GIB), **capacity_options(start) | {"max_model_len": length}
-            )
-        except PlanError:
-            return False
-        return True
-
-    low, high = 1, start.length or 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    close = abs(figure / low - 1) < 0.001
-    why = NOTES.get((row["id"], "longest request"), "the memory is printed to 0.01 GiB")
-    return Line(
-        "longest request", "tokens", figure, low, "exact" if figure == low else "agrees" if close else "differs", why
-    )
 
 
 def request_blocks(row: Row, start: Start, model: Model) -> Iterator[Line]:
