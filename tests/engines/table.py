@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from planner import Model, PlanError, engine_capacity, engine_memory, load, plan
+from planner.engines import SERVING
 from planner.engines.log import check
 
 ROOT = Path(__file__).parents[2]
@@ -640,9 +641,7 @@ def other(row: Row, config: Any) -> Iterator[Line]:
     divided = 1 if flags.get("enable_dp_attention") else flags.get("tp", 1)
     start = Other(divided, width, said.get("tokens") or flags.get("num_ctx"))
     model = load(config)
-    rate = float(plan(model, dtype="bf16", cache_dtype=width).cache["bytes_per_token"]) / start.tp
-    if "kv_incl_index_gb" in said:
-        rate = latent_rate(model)
+    rate = cell_bytes(row, model, start)
     tokens = start.tokens or 0
     blocks, size = printed(row, "blocks"), flags.get("block_size") or flags.get("tokens_per_block") or 0
     index = 132 * len(plan(model).cache["layers"])
@@ -687,11 +686,27 @@ OTHER_NOTES = {
 """What is known of single figures."""
 
 
-def latent_rate(model: Model) -> float:
-    """Return the bytes of a token's 8-bit latents and of the indexer's keys: the kernels' rows, the same in all engines."""
-    return float(
-        engine_capacity(model, cache_memory_bytes=2**40, cache_dtype="fp8", max_model_len=4096)["bytes_per_token"]
-    )
+MODELLED = {"sglang": "sglang", "tensorrt-llm": "trtllm"}
+"""Engines of rows, by the names that `planner.engine_capacity` calls them."""
+
+
+def cell_bytes(row: Row, model: Model, start: Other) -> float:
+    """Return the bytes of a token on a rank: as its own engine stores it, or as the model needs it.
+
+    8-bit latents beside an indexer are the kernels' rows, the same in all engines.
+    """
+    engine = MODELLED.get(row["engine"], "")
+    options: dict[str, Any] = {
+        "cache_memory_bytes": 2**40,
+        "cache_dtype": start.width,
+        "max_model_len": 4096,
+        "tp": start.tp,
+    }
+    if engine in SERVING:
+        return float(engine_capacity(model, engine=engine, **options)["bytes_per_token"])
+    if "kv_incl_index_gb" in row["printed"]:
+        return float(engine_capacity(model, **options)["bytes_per_token"])
+    return float(plan(model, dtype="bf16", cache_dtype=start.width).cache["bytes_per_token"]) / start.tp
 
 
 def judged(quantity: str, unit: str, figure: float, predicted: float, note: str = "") -> Line:
