@@ -137,7 +137,7 @@ VOCABULARY: dict[str, Key] = {
     **_keys(
         "list",
         "mlp_layer_types mlp_only_layers moe_layers no_rope_layers indexer_types compress_ratios hybrid_layer_pattern "
-        "num_attention_heads_per_layer",
+        "num_attention_heads_per_layer attn_type_list",
     ),
     **_keys("flag", "qkv_bias use_qk_norm lm_head_bias add_swa_attention_sink_bias add_full_attention_sink_bias"),
     **_keys("any", "gating index_topk_pattern"),
@@ -278,6 +278,8 @@ VOCABULARY: dict[str, Key] = {
     **_keys("flag", "cross_attn_all_layers patch_in_forward"),
     **_keys("list", "encoder_hash_byte_group_size"),
     **_keys("text", "patching_mode", structural=False),
+    **_keys("count", "num_labels", structural=False),
+    **_keys("table", "id2label", structural=False),
 }
 
 SYNONYMS = {
@@ -285,6 +287,9 @@ SYNONYMS = {
     "n_shared_experts": ("num_shared_experts",),
 }
 """Keys that mean the same in all families: configs are saved with either."""
+
+NULL_IS_MISSING = frozenset({"head_dim"})
+"""Keys whose null says no more than a missing key: files written by class say null where their authors said nothing."""
 
 HARMLESS = frozenset(
     [
@@ -618,6 +623,11 @@ class Config:
         own = self.names.get(key, key)
         return own if own in self.values or key not in self.values else key
 
+    def null(self, key: str) -> bool:
+        """Return whether the file says null."""
+        own = self.spelling(key)
+        return own in self.values and self.values[own] is None
+
     def raw(self, key: str, default: Any = REQUIRED) -> Any:
         """Return a value as it stands, or the family's default, or `default`; null counts as missing where it may.
 
@@ -638,8 +648,8 @@ class Config:
                 )
         if found:
             return self.values[found[0]]
-        null = self.spelling(key) in self.values
         fallback = self.defaults.get(key, None)
+        null = self.null(key) and not (key in NULL_IS_MISSING and fallback is not None)
         if null and default is REQUIRED:
             raise PlanError("found null, a value is needed", where=self.where(key), fix=self._set_hint(key))
         if fallback is not None and not null:

@@ -360,7 +360,7 @@ def _architecture(values: Mapping[str, Any], label: str, row: Family) -> str:
         return name
     if name != row.architecture and name.startswith(stem) and name != f"{stem}Model":
         raise PlanError(
-            f"the class {name} isn't modelled; allowed are {row.architecture} and {stem}Model",
+            f"the class {name} isn't modelled; allowed are {', '.join((row.architecture, *row.classes))} and {stem}Model",
             where=f"{label}, architectures",
             fix=f"--set 'architectures=[\"{row.architecture}\"]' plans the language model",
         )

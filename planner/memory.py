@@ -279,7 +279,7 @@ def set_aside(
     asked = {key: value for key, value in least.flags.items() if key in Asked._fields and value is not None}
     capacity, problem = None, least.problem
     remembers = bool(section["cache"])
-    if least.pool.value > 0 and remembers:
+    if least.pool.value > 0 and remembers and not problem:
         try:
             capacity = import_module(SERVING[engine.name]).capacity(
                 model,
@@ -303,7 +303,7 @@ def set_aside(
         "available_cache": least.pool.value,
         "required": section["total"] - section["cache"] + min(section["cache"], max(least.pool.value, 0)),
         "reserved": least.budget.value + sum(part.value for part in least.beside.values()),
-        "starts": (capacity is not None and not problem) or (least.pool.value >= 0 and not remembers),
+        "starts": not problem and (capacity is not None or (least.pool.value >= 0 and not remembers)),
         "problem": problem,
         "notes": least.notes,
         "capacity": capacity,

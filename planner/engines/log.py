@@ -10,14 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import profiles
 from planner.api import load
 from planner.engines.capacity import engine_capacity
-from planner.engines.vllm import NEWEST, OLDEST
-from planner.engines.vllm_memory import LATENTS, loaded
+from planner.engines.vllm import FIRST, NEWEST, OLDEST
+from planner.engines.vllm_memory import loaded
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import canonical, resolve
@@ -27,9 +28,6 @@ GIB = 2**30
 
 LARGEST_LOG_BYTES = 64 * 2**20
 """Start-up is in the first lines; a log of more is cut with a tool for that."""
-
-FIRST = (0, 6)
-"""The oldest version whose lines are known."""
 
 TOLERANCES = {
     "tokens": 0.1,
@@ -44,6 +42,7 @@ TOLERANCES = {
     "host compute buffer": 1.0,
     "parameters": 0.1,
     "blocks on the CPU": 0.1,
+    "longest request": 0.1,
 }
 """Percent, beside what rounding of the printed memory allows. Concurrency is compared to the printed digits."""
 
@@ -91,6 +90,7 @@ LINES: tuple[tuple[str, str, str], ...] = (
     ("blocks", "blocks", rf"# (?:GPU|cuda) blocks: {COUNT}"),
     ("blocks", "blocks", rf"num_gpu_blocks is:? {COUNT}"),
     ("blocks on the CPU", "blocks", rf"# CPU blocks: {COUNT}"),
+    ("longest request", "tokens", rf"estimated maximum model length is {COUNT}"),
     ("concurrency", "requests", rf"Maximum concurrency for {COUNT} tokens per request: (\d+(?:\.\d+)?)x"),
 )
 """Quantity, unit, and how it is printed."""
@@ -450,11 +450,9 @@ class _Check:
         return [(counted.value if counted.quantity == "blocks" else counted.value // self.block) * self.pool_bytes] * 3
 
     def _capacity(self, memory: int, length: int | None) -> dict[str, Any]:
-        old = self.version < OLDEST
-        rules = OLDEST if old else self.version
         flags = self.flags
         return engine_capacity(
-            self.model, version=f"{rules[0]}.{rules[1]}", device="cpu" if flags.get("device") == "cpu" else "cuda",
+            self.model, version=f"{self.version[0]}.{self.version[1]}", device="cpu" if flags.get("device") == "cpu" else "cuda",
             cache_memory_bytes=memory, max_model_len=length, max_num_seqs=flags.get("max_num_seqs"),
             block_size=flags.get("block_size"), cache_dtype=flags.get("kv_cache_dtype"), tp=self.tp, pp=self.pp,
             max_num_batched_tokens=flags.get("max_num_batched_tokens"), dtype=flags.get("dtype"),
@@ -469,18 +467,10 @@ class _Check:
         except PlanError as error:
             self.notes.append(f"the cache isn't compared: {error}")
             return
-        kinds = {group["kind"] for group in said["groups"]}
         self.one_group = len(said["groups"]) == 1
-        if self.version < OLDEST and (
-            not kinds <= {"full", "latent"} or ("latent" in kinds and self.version < LATENTS)
-        ):
-            self.notes.append(
-                f"the cache isn't compared: what {self.log.version} makes of {', '.join(sorted(kinds))} caches isn't known"
-            )
-            return
         self.block = said["block_size"]
         self.pool_bytes = much // said["blocks"]
-        self.request_blocks = round(said["blocks"] / said["concurrency"])
+        self.request_blocks = ceil(round(said["blocks"] / said["concurrency"], 3))
         self.notes.append(f"each token takes {said['bytes_per_token']:,} bytes of cache on the fullest GPU")
 
     def _figure(self, entry: Entry, memory: float) -> float | None:
@@ -488,6 +478,8 @@ class _Check:
         blocks = int(memory) // self.pool_bytes
         if entry.quantity == "blocks":
             return blocks
+        if entry.quantity == "longest request":
+            return self._longest(int(memory))
         length = entry.length or self.length
         if entry.quantity == "tokens" and (self.one_group and (self.version < (0, 21) or not self._fits(memory))):
             return blocks * self.block
@@ -500,6 +492,19 @@ class _Check:
             return None
         value: float = said[entry.quantity]
         return value
+
+    def _longest(self, memory: int) -> int:
+        """Return the tokens of the longest request that is given room: the last length that isn't refused."""
+        fits, refused = 0, (self.length or self.model.positions or memory) + 1
+        while refused - fits > 1:
+            tried = (fits + refused) // 2
+            try:
+                self._capacity(memory, tried)
+            except PlanError:
+                refused = tried
+            else:
+                fits = tried
+        return fits
 
     def _fits(self, memory: float) -> bool:
         return int(memory) >= self.request_blocks * self.pool_bytes

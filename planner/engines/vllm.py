@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["full", "sliding", "chunked", "latent", "mamba", "cross"]
 
-OLDEST, NEWEST = (0, 11), (0, 32)
-"""Versions whose rules are known; read in 0.11, 0.15, 0.19 to 0.22, 0.24 to 0.30 and 0.32."""
+FIRST, OLDEST, NEWEST = (0, 6), (0, 11), (0, 32)
+"""Versions whose rules are known: before the second, those of caches that keep all rows only; read in 0.11, 0.15, 0.19 to 0.22, 0.24
+to 0.30 and 0.32, those before known from start-up logs."""
+
+LATENTS = (0, 7)
+"""The first version that keeps latents instead of keys and values."""
 
 NEWEST_TEXT = ".".join(map(str, NEWEST))
 
@@ -51,6 +55,9 @@ INDEXER_KERNEL_TOKENS = 64
 
 INDEXER_GROUP = 128
 """Elements of an indexer's key, of 8 bits, that share a scale of 32."""
+
+LATENT_GROUP = 128
+"""Elements of an 8-bit latent that share a scale of 32, where the kernels score chosen latents; its rotary part has 16 bits."""
 
 BATCHED_TOKENS = {"cpu": 4096, "cuda": 8192}
 """Default of max_num_batched_tokens: offline on a CPU, for each rank; `vllm serve` on a GPU of 70 GiB or more."""
@@ -236,10 +243,12 @@ def capacity(model: Model, asked: Asked) -> dict[str, Any]:
             where="cache_memory_bytes",
             fix="vLLM doesn't start; give more, or a smaller max_model_len",
         )
+    if number < OLDEST:
+        _plain(number, {spec.kind for _, spec in layers})
     smallest = min(spec.block for _, spec in (group[0] for group in groups))
     rows = [spec for group in held for _, spec in group if spec.row_bytes]
     per_token = sum((Fraction(spec.page_bytes, spec.block) for spec in rows), Fraction(0))
-    concurrency = blocks / request
+    concurrency = blocks * smallest / longest if number < OLDEST else blocks / request
     return {
         "tokens": blocks // len(groups) * smallest if rules.shares_tokens else int(concurrency * longest),
         "concurrency": float(f"{concurrency:.2f}"),
@@ -262,18 +271,29 @@ def parsed(text: str) -> tuple[int, int]:
     """Return major and minor of a version whose rules are known."""
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:[.\-+]?\w+)*", str(text))
     found = (int(match[1]), int(match[2])) if match else None
-    if found is None or not OLDEST <= found <= NEWEST:
-        spans = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
+    if found is None or not FIRST <= found <= NEWEST:
+        spans = " to ".join(".".join(map(str, each)) for each in (FIRST, NEWEST))
         raise PlanError(f"found {text!r}, known are {spans}", where="version", fix="choose the nearest of these")
     return found
+
+
+def _plain(version: tuple[int, int], kinds: set[Kind]) -> None:
+    """Refuse caches that versions before `OLDEST` stored in ways that aren't known."""
+    known = {"full", "latent"} if version >= LATENTS else {"full"}
+    if other := kinds - known:
+        raise PlanError(
+            f"what {'.'.join(map(str, version))} made of {', '.join(sorted(other))} caches isn't known", where="version",
+            fix=f"choose {'.'.join(map(str, OLDEST))} or later",
+        )  # fmt: skip
 
 
 def _widths(model: Model, rules: Rules, asked: Asked) -> tuple[int, int, int]:
     """Return the bits of a cache element, of the model's dtype and of an element of a recurrent state."""
     stored = canonical(model.dtype, f"{model.source}, torch_dtype") if model.dtype else "bf16"
+    cache_dtype = "fp8" if asked.cache_dtype == "fp8_ds_mla" else asked.cache_dtype
     dtype, state_dtype = (None if each == "auto" else each for each in (asked.dtype, asked.state_dtype))
     own = dtype or ("bf16" if stored == "fp32" else stored)
-    precision = resolve(model, dtype=own, cache_dtype=asked.cache_dtype)
+    precision = resolve(model, dtype=own, cache_dtype=cache_dtype)
     if precision.cache not in CACHE_DTYPES:
         allowed = ", ".join(CACHE_DTYPES)
         raise PlanError(
@@ -362,7 +382,10 @@ def _latents(block: LatentAttention, flags: Started) -> Iterator[Spec]:
     """Yield the spec of latents, whole on every rank, and that of an indexer's keys."""
     latent, *keys = block.caches()
     kind: Kind = "sliding" if latent.window else "latent"
-    yield Spec(kind, (1, latent.row), latent.row * flags.row_bits // 8, span=latent.window or 0)
+    row = latent.row * flags.row_bits // 8
+    if block.mask.chosen and flags.row_bits == 8 and flags.device == "cuda":  # fp8_ds_mla, FlashMLA's sparse rows
+        row = block.kv_rank + 4 * (block.kv_rank // LATENT_GROUP) + 2 * block.rope
+    yield Spec(kind, (1, latent.row), row, span=latent.window or 0)
     if keys:
         head = keys[0].row
         yield Spec("latent", (1, head), head + 4 * (head // INDEXER_GROUP), block=INDEXER_KERNEL_TOKENS)

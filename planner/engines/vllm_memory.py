@@ -23,16 +23,13 @@ from planner.engines.serving import GIB, Part, Reserve, exact
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import Precision, element_bits
-from planner.shard import Parallel, device_shares, divided_by, held_elements, stages
+from planner.shard import Parallel, device_shares, divided_by, held_elements, legal, stages
 from planner.workload import Workload, workload
 
 if TYPE_CHECKING:
     from profiles.hardware import Hardware
 
 MIB = 2**20
-
-LATENTS = (0, 7)
-"""The first version that keeps latents instead of keys and values."""
 
 LARGE_DEVICE_BYTES = 70 * GIB
 """Devices from here on, A100s excepted, get larger steps and more requests by default (engine/arg_utils.py)."""
@@ -129,6 +126,8 @@ def reserve(
         f"gpu_memory_utilization {share:g} x what programs see of the device", hardware.source(usable),
     )  # fmt: skip
     weights = loaded(model, precision, parallel, version)
+    cut = legal(model, parallel, precision)  # fp8_utils.py: blocks that share a scale must be whole
+    problem = f"vLLM doesn't start: {cut}" if cut else None
     found = []
     for stage, (weight, notes) in enumerate(weights):
         parts = {
@@ -145,7 +144,7 @@ def reserve(
             budget.high - sum(part.low for part in taken), f"budget - {' - '.join(parts)}", SOURCE,
         )  # fmt: skip
         beside = {} if graphs_counted else {"graphs": graphs}
-        found.append(Reserve(stage, flags._asdict(), budget, parts, beside, pool, None, None, notes))
+        found.append(Reserve(stage, flags._asdict(), budget, parts, beside, pool, None, problem, notes))
     return tuple(found)
 
 
@@ -184,7 +183,7 @@ def loaded(
         notes = []
         if table:
             notes.append(f"weights include vLLM's tables of rotary cosines and sines, {table / GIB:.3f} GiB")
-        copies = _absorbed_bytes(model, width, parallel, share.stage) if version >= LATENTS else 0
+        copies = _absorbed_bytes(model, width, parallel, share.stage) if version >= vllm.LATENTS else 0
         if copies:
             notes.append(
                 f"weights include vLLM's second copies of latents' projections up, {copies / GIB:.3f} GiB"
@@ -295,7 +294,7 @@ def _expanded_bytes(
     model: Model, parallel: Parallel, flags: vllm.Flags, seats: int, element: int, version: tuple[int, int]
 ) -> int:
     """Return the bytes of keys and values expanded from cached latents, as the profiling run makes them."""
-    if version < LATENTS:
+    if version < vllm.LATENTS:
         return 0
     rows = min(max(8 * (flags.max_model_len or 0), 4 * seats * (flags.block_size or 16)), LATENT_ROWS)
     widths = [b.heads // parallel.tp * (b.nope + b.value) for _, b in _blocks(model) if isinstance(b, LatentAttention)]

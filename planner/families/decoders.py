@@ -495,7 +495,8 @@ DECODERS: dict[str, Family] = {
         decoder, "Glm4ForCausalLM", wiring="sandwich", mixers=attention(qkv_bias="attention_bias", positions="interleaved"),
     ),
     "seed_oss": row(
-        decoder, "SeedOssForCausalLM", mixers=attention(qkv_bias="attention_bias", out_bias="attention_out_bias"), feeds=SWIGLU,
+        decoder, "SeedOssForCausalLM", feeds=SWIGLU,
+        mixers=attention(qkv_bias="attention_bias", out_bias="attention_out_bias", even_if_null=True),
     ),
     "apertus": row(decoder, "ApertusForCausalLM", mixers=HEAD_NORMED, feeds=feed_forward(gated=False, extra=xielu)),
     "apertus1p5_text": row(
@@ -508,10 +509,11 @@ DECODERS: dict[str, Family] = {
         feeds=feed_forward(extra=lambda block: (vector("ffn_sub_norm", block.hidden, "norm"),)),
     ),
     "internlm3": row(
-        decoder, "InternLM3ForCausalLM", {"attention_bias": "qkv_bias", "mlp_bias": "bias"}, mixers=PLAIN, feeds=SWIGLU,
+        decoder, "InternLM3ForCausalLM", {"attention_bias": "qkv_bias", "mlp_bias": "bias"}, feeds=SWIGLU,
+        mixers=attention(even_if_null=True, **WITH_BIAS),
     ),
     "iquestcoder": row(
-        decoder, "IQuestCoderForCausalLM", mixers=attention(windows=late_windows, **WITH_BIAS), feeds=SWIGLU,
+        decoder, "IQuestCoderForCausalLM", mixers=attention(windows=late_windows, even_if_null=True, **WITH_BIAS), feeds=SWIGLU,
     ),
     "ministral": row(decoder, "MinistralForCausalLM", mixers=attention(windows=listed_windows(ministral_kinds))),
     "ministral3": row(decoder, "Ministral3ForCausalLM", mixers=attention(windows=every_window)),
@@ -526,7 +528,8 @@ DECODERS: dict[str, Family] = {
     ),
     "cwm": row(decoder, "CwmForCausalLM", mixers=attention(windows=every_full(4, 0)), feeds=SWIGLU),
     "ernie4_5": row(
-        decoder, "Ernie4_5ForCausalLM", mixers=attention(qkv_bias="use_bias", out_bias="use_bias"), feeds=feed_forward(bias="use_bias"),
+        decoder, "Ernie4_5ForCausalLM", feeds=feed_forward(bias="use_bias"),
+        mixers=attention(qkv_bias="use_bias", out_bias="use_bias", even_if_null=True),
     ),
     "hunyuan_v1_dense": row(
         decoder, "HunYuanDenseV1ForCausalLM", mixers=HEAD_NORMED,

@@ -6,6 +6,7 @@ from planner.families.row import Family, row
 from planner.topology.attention import grouped
 from planner.topology.disentangled import deberta_between, deberta_head, disentangled
 from planner.topology.encoder import (
+    CLASSIFIER,
     around,
     blocks_of_keys,
     encoder,
@@ -92,7 +93,7 @@ ENCODERS: dict[str, Family] = {
     ),
     "electra": row(encoder, "ElectraForMaskedLM", front=_narrow, head=_to_table, pooler="never"),
     "rembert": row(
-        encoder, "RemBertForMaskedLM", front=tables(width="input_embedding_size", projected="always"),
+        encoder, "RemBertForMaskedLM", ignores=("output_embedding_size",), front=tables(width="input_embedding_size", projected="always"),
         head=masked_lm(inner="output_embedding_size", second_bias=False, tied="never"),
     ),
     "roformer": row(
@@ -172,3 +173,12 @@ ENCODERS: dict[str, Family] = {
         head=masked_lm(transform=False, second_bias=False), pooler="never",
     ),
 }  # fmt: skip
+
+OTHER_CLASSIFIERS = {"big_bird", "ultrabert", "xlm", "flaubert"}
+"""Families whose classifier has another shape, or one dense layer more or less."""
+
+ENCODERS |= {
+    name: each._replace(classes=(*each.classes, each.architecture.replace("ForMaskedLM", CLASSIFIER)))
+    for name, each in ENCODERS.items()
+    if name not in OTHER_CLASSIFIERS
+}

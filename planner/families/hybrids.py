@@ -193,6 +193,11 @@ QWEN_EXPERTS: dict[str, Any] = dict(
 MTP = {"num_nextn_predict_layers": "mtp_num_hidden_layers"}
 KIMI = {"num_experts": "num_local_experts"}
 DEEPSEEK: dict[str, Any] = dict(correction_bias=True, scoring="sigmoid")
+MINIMAX: dict[str, Any] = dict(
+    names={"num_experts": "num_local_experts"},
+    mixers=alternating(linear_or_full(minimax_kinds, "attn_type_list"), lightning, attention()),
+    feeds=mixture(sparse=every_layer, hidden="intermediate_size"),
+)
 
 HYBRIDS: dict[str, Family] = {
     "mamba": row(decoder, "MambaForCausalLM", MAMBA, mixers=mamba(inner=expanded_or_given), feeds=nothing),
@@ -399,13 +404,10 @@ HYBRIDS: dict[str, Family] = {
         "OlmoHybridForCausalLM",
         mixers=alternating(linear_or_full(olmo_kinds), gated_delta("separate"), attention(qk_norm="all", **WITH_BIAS)),
     ),
-    "minimax": row(
-        decoder,
-        "MiniMaxForCausalLM",
-        {"num_experts": "num_local_experts"},
-        mixers=alternating(linear_or_full(minimax_kinds), lightning, attention()),
-        feeds=mixture(sparse=every_layer, hidden="intermediate_size"),
-    ),
+    "minimax": row(decoder, "MiniMaxForCausalLM", **MINIMAX),
+    # published with code of their own, before transformers had a class
+    "minimax_text_01": row(decoder, "MiniMaxText01ForCausalLM", **MINIMAX),
+    "minimax_m1": row(decoder, "MiniMaxM1ForCausalLM", **MINIMAX),
     "kimi_linear": row(
         untied,
         "KimiLinearForCausalLM",

@@ -93,6 +93,10 @@ QWEN_NAMES = dict(num_hidden_layers="depth", num_attention_heads="num_heads", nu
 
 QWEN: dict[str, Any] = dict(frames=True, image=None, paths=("patch_embed.proj", "blocks"))
 
+MOON_VIT: dict[str, Any] = dict(
+    epsilon=1e-5, patch_bias=True, positions=kimi_grid, norms="post", image=None, paths=("patch_embed.proj", "layers")
+)
+
 
 def audio(kind: Any, tokens: Any) -> tuple[Sense, ...]:
     """Return the one sense of a model that hears."""
@@ -214,7 +218,10 @@ TOWERS: dict[str, Family] = {
             "num_attention_heads": "vt_num_attention_heads", "pos_emb_height": "init_pos_emb_height",
             "pos_emb_width": "init_pos_emb_width",
         },
-        epsilon=1e-5, patch_bias=True, positions=kimi_grid, norms="post", image=None, paths=("patch_embed.proj", "layers"),
+        **MOON_VIT
+    ),
+    "moonvit": row(
+        vit, "MoonVitPretrainedModel", {"pos_emb_height": "init_pos_emb_height", "pos_emb_width": "init_pos_emb_width"}, **MOON_VIT
     ),
     "llama4_vision_model": row(
         vit, "Llama4VisionModel", ignores=("multi_modal_projector_bias",), epsilon=1e-5, class_token=True, positions=and_class,
@@ -256,6 +263,9 @@ MULTIMODAL: dict[str, Family] = {
     ),
     "kimi_k25": row(
         multimodal, "Kimi_K25ForConditionalGeneration", senses=(Sense("vision", "vision_config", "vision_tower", kimi_projector),),
+    ),
+    "kimi_vl": row(  # published with code of its own
+        multimodal, "KimiVLForConditionalGeneration", senses=(Sense("vision", "vision_config", "vision_tower", kimi_projector),),
     ),
     "llama4": row(
         multimodal, "Llama4ForConditionalGeneration", classes=("Llama4ForCausalLM",), text_classes=("Llama4ForCausalLM",), ties="text",

@@ -106,6 +106,7 @@ def attention(
     alibi: Says = False,
     qk_norm_on: Says = True,
     uneven: bool = False,
+    even_if_null: bool = False,
     sinks: bool = False,
     gate: Gate | Callable[[Config], Gate] = None,
     qk_norm_form: Norm | None = None,
@@ -126,6 +127,7 @@ def attention(
         alibi: scores fall with distance, instead of rotary positions.
         qk_norm_on: whether there are norms of queries and keys.
         uneven: heads needn't divide the model's width: a head has what a whole division gives (GLM-4.5).
+        even_if_null: a null head_dim is an even share of the width, though a missing one has a default (Seed-OSS).
         sinks: a learned score per head.
         gate: how the output is scaled.
         qk_norm_form: kind, bias and weights of these norms, where they aren't plain ones (its width doesn't matter).
@@ -136,7 +138,7 @@ def attention(
 
     def blocks(c: Config, request: Request, layers: int) -> list[Block | None]:
         width = c.count("hidden_size")
-        head = c.count("head_dim", None)
+        head = None if even_if_null and c.null("head_dim") else c.count("head_dim", None)
         heads = c.count("num_attention_heads") if head or uneven else c.heads("num_attention_heads", width)
         head = head or width // heads
         groups = kv_heads(c, heads)

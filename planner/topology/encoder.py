@@ -33,6 +33,12 @@ HeadMaker = Callable[[Config], tuple[Block, ...]]
 Further = Callable[[Config], list[Block]]
 """Config: further blocks."""
 
+CLASSIFIER = "ForSequenceClassification"
+"""Ending of classes that rank or classify whole texts: rerankers."""
+
+LABELS = 2
+"""Numbers that a classifier gives where its config doesn't say."""
+
 Wiring = Literal["post", "pre", "none"]
 """Norms after each sum, or before each block; or blocks bring their own."""
 
@@ -331,15 +337,41 @@ def encoder(
         for index, (mix, feed) in enumerate(zip(mixed, fed, strict=True))
     ]  # fmt: skip
     last = final_norm(c, width) if final_norm else None
+    if request.architecture.endswith(CLASSIFIER):
+        return _one_stack(c, before, body, (*([last] if last else []), *classifier(c, width)), arrange, between, notes)
     bare = pooler(c) if callable(pooler) else pooler != "never"
     pooled = bare and (not request.head or pooler == "always")
     back: tuple[Block, ...] = (
         *([last] if last else []), *([Pooler(width)] if pooled else []),
         *(head(c) if request.head else ()),
     )  # fmt: skip
+    return _one_stack(c, before, body, back, arrange, between, notes)
+
+
+def _one_stack(
+    c: Config,
+    before: Front,
+    body: list[Layer],
+    back: tuple[Block, ...],
+    arrange: Callable[[Config, list[Layer]], tuple[Run, ...]] | None,
+    between: Further | None,
+    notes: Callable[[Config], tuple[str, ...]] | None,
+) -> Anatomy:
+    """Return an encoder of these parts."""
     further = tuple(between(c)) if between else ()
     stack = Stack("encoder", (*before.blocks, *further), arrange(c, body) if arrange else runs(body), back)
     return Anatomy("encoder", (stack,), before.positions, before.learned, notes=notes(c) if notes else ())
+
+
+def classifier(c: Config, width: int) -> tuple[Block, ...]:
+    """Return what classifies a text: a dense layer on one row, and a matrix to a number for each label.
+
+    BERT pools and projects, RoBERTa's head has both matrices; in transformers 5.24 all families of this topology have as many
+    parameters, but those that `planner.families.encoders` excepts.
+    """
+    c.ignore("tie_word_embeddings", "classifier_bias", "decoder_bias")
+    labels = len(c.table("id2label")) or c.count("num_labels", LABELS)
+    return Pooler(width), Weights((linear("classifier", width, labels, "other", bias=True, feeds="sequence"),))
 
 
 def _wired(block: Block, wiring: Wiring, norm: Norm | None) -> Sublayer:

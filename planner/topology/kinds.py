@@ -96,9 +96,10 @@ def olmo_kinds(_c: Config, layers: int) -> list[str]:
     return _where(lambda i: i % 4 == 3 or i + 1 == layers < 4, layers)
 
 
-def minimax_kinds(_c: Config, layers: int) -> list[str]:
-    """MiniMax: full attention in every other layer, from the first on."""
-    return _where(lambda i: i % 2 == 0, layers)
+def minimax_kinds(c: Config, layers: int) -> list[str]:
+    """MiniMax: full attention where `attn_type_list` has a 1, else in every other layer, from the first on."""
+    given = c.counts("attn_type_list", layers)
+    return _where(lambda i: given[i] > 0 if given else i % 2 == 0, layers)
 
 
 def lfm2_kinds(c: Config, layers: int) -> list[str]:

@@ -137,11 +137,12 @@ def test_an_engine_that_does_not_start(tmp_path: Path) -> None:
     vLLM API server version 0.10.1
     non-default args: {'model': 'meta-llama/Llama-3.1-8B', 'kv_cache_dtype': 'auto'}
     ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is needed, \
-which is larger than the available KV cache memory (0.71 GiB).
+which is larger than the available KV cache memory (0.71 GiB). Based on the available memory, the estimated maximum model length is 5808.
     """
     found = checked(tmp_path, text)
+    # 0.71 GiB // (16 x 131,072) = 363 blocks
     assert [(line["quantity"], line["predicted"], line["verdict"]) for line in found["lines"]] == [
-        ("cache memory", None, "given"), ("cache memory of one request", 16.0, "agrees"),
+        ("cache memory", None, "given"), ("cache memory of one request", 16.0, "agrees"), ("longest request", 5808, "agrees"),
     ]  # fmt: skip
     # 2.89 GiB // 2 MiB = 1,479 blocks of 16
     text = """

@@ -21,6 +21,7 @@ OWN = {
     "phi3_v",
     "transformer", "palm", "chatglm", "baichuan", "internlm", "internlm2", "qwen", "minicpm", "mimo", "phi-msft", "orion", "xverse",
     "deci", "nemotron-nas", "openelm", "bailing_moe", "deepseek", "deepseek_ref", "kimi_k2", "minimax_m3",
+    "minimax_text_01", "minimax_m1", "kimi_vl", "moonvit",
 }  # fmt: skip
 """Families without a class in transformers: written by hand."""
 
