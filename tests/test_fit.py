@@ -397,7 +397,7 @@ def test_the_search_finds_the_least(most_: int, enough: int, found: int | None) 
     assert least_(most_, lambda n: n >= enough) == found
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(
     config=st.sampled_from(
         ["llama3.1-8b", "gpt2", "mixtral-8x7b", "gemma3-1b", "t5-small", "bert-base", "qwen2.5-72b"]
