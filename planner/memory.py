@@ -279,7 +279,7 @@ def set_aside(
     asked = {key: value for key, value in least.flags.items() if key in Asked._fields and value is not None}
     capacity, problem = None, least.problem
     remembers = bool(section["cache"])
-    if least.pool.value > 0 and remembers and not problem:
+    if least.pool.value > 0 and remembers:
         try:
             capacity = import_module(SERVING[engine.name]).capacity(
                 model,
@@ -289,7 +289,7 @@ def set_aside(
                 ),
             )  # fmt: skip
         except PlanError as error:
-            problem = str(error)
+            problem = problem or str(error)
     elif remembers:
         problem = problem or f"{engine.name} doesn't start: nothing is left for its cache"
     return {
