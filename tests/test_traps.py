@@ -394,8 +394,9 @@ LATENTS = {
         lambda: (
             served(DEEPSEEK_V32)["bytes_per_token"] - served("deepseek-v3", dtype="bf16")["bytes_per_token"],
             served(DEEPSEEK_V32, cache_dtype="fp8")["bytes_per_token"] * 1_462_784,
+            served(DEEPSEEK_V32, 128, engine="sglang", cache_dtype="fp8")["bytes_per_token"] * 1_462_784,
         ),
-        (61 * 132, 70_313_101_312), ("dsv32-index",),
+        (61 * 132, 70_313_101_312, 70_313_101_312), ("dsv32-index",),
     ),
     "one wide head is a latent": Trap(
         "stores one key-value head of 512 twice, as key and as value", "https://github.com/spark-arena/sparkrun/pull/247",
@@ -436,16 +437,26 @@ WINDOWS = {
     ),
     "two buffers of one cache": Trap(
         "prints the windows' buffer for all of it", "https://github.com/ollama/ollama/pull/17037",
-        # 5 layers x 131,072 and 29 x 1,024 tokens of 4,096 bytes; llama.cpp keeps 512 tokens more, a step's: 174 MiB
+        # 5 layers x 131,072 and 29 x 1,024 tokens of 4,096 bytes; llama.cpp keeps 512 more of the latter, a run's: 174 MiB
         lambda: (
-            held("gemma3-4b-text", 131_072, dtype="fp16") // MIB,
+            held("gemma3-4b-text", 131_072, dtype="fp16") // MIB, held("gemma3-4b-text", 131_072, engine="llama.cpp") // MIB,
             checked(
                 "print_info: general.name     = Gemma 3 4b It",
                 "llama_kv_cache: size = 2560.00 MiB (131072 cells,   5 layers,  1/1 seqs), K (f16): 1280.00 MiB, V (f16): 1280.00 MiB",
                 "llama_kv_cache: size =  174.00 MiB (  1536 cells,  29 layers,  1/1 seqs), K (f16):   87.00 MiB, V (f16):   87.00 MiB",
             ),
         ),
-        (2560 + 116, [2560, 174]), ("ollama-17037",),
+        (2560 + 116, 2560 + 174, [2560, 174]), ("ollama-17037",),
+    ),
+    "windows that a build doesn't use": Trap(
+        "keeps all cells of all layers by default, 8 times llama-server's cache",
+        "https://github.com/LostRuins/koboldcpp/issues/2235",
+        # 34 layers x 131,072 x 4,096 bytes; 8 and 40 layers of two shapes: 131,072 x (8 x 2 x 512 + 40 x 2 x 8 x 256) x 2
+        lambda: [
+            held(config, 131_072, engine="llama.cpp", engine_set={"swa_full": True}) // MIB
+            for config in ("gemma3-4b-text", GEMMA4_12)
+        ],
+        [17_408, 43_008], ("kobold-2235",),
     ),
     "layers of two shapes": Trap(
         "takes one width and number of heads for all layers", "https://github.com/tmac1973/llama-toolchest/pull/58",
@@ -903,7 +914,6 @@ TRAPS = {**HEADS, **GROUPS, **LATENTS, **WINDOWS, **HYBRIDS, **COUNTS, **BOTH_SI
 
 WAITING = {
     "llmfit-449": "a rate: seconds of a decode step are another issue",
-    "kobold-2235": "llama.cpp's --swa-full, with its engine",
 }
 """Rows that wait, and what for."""
 
