@@ -144,7 +144,8 @@ class Rules(NamedTuple):
 Version = tuple[int, int, int]
 
 
-def _rules(version: Version) -> Rules:
+def rules_of(version: Version) -> Rules:
+    """Return what a version does."""
     return Rules(
         shares_tokens=version < (0, 21),
         caches_prefixes=version >= (0, 26),
@@ -184,7 +185,7 @@ class Flags(NamedTuple):
 def engine(version: str, settings: Sequence[str]) -> Engine:
     """Return vLLM as a plan sees it: rows in whole blocks, windows with room for the chunks of prompts."""
     flags = parse(Flags, "vllm", settings)
-    rules = _rules(_version(version or NEWEST_TEXT))
+    rules = rules_of(release(version or NEWEST_TEXT))
     slack = None if rules.one_table else flags.max_num_batched_tokens or BATCHED_TOKENS["cuda"]
     return Engine(
         "vllm", version or NEWEST_TEXT, window_margin=1, block_tokens=flags.block_size or BLOCK_TOKENS["cuda"],
@@ -315,24 +316,24 @@ def capacity(model: Model, asked: Asked, *, refuses: bool = True) -> dict[str, A
         model, asked: as there. refuses: where not even one request fits; else the figures of what there is, as versions print
             them that find out only afterwards.
     """
-    pool = _pool(model, asked)
-    rules, length, memory = pool.rules, pool.flags.max_model_len, asked.cache_memory_bytes
-    needed, usable = pool.needed(length), pool.usable(memory)
+    found = pool(model, asked)
+    rules, length, memory = found.rules, found.flags.max_model_len, asked.cache_memory_bytes
+    needed, usable = found.needed(length), found.usable(memory)
     if refuses and needed > usable:
         raise PlanError(
             f"found {memory:,}: to serve one request of {length:,} tokens, {needed:,} bytes ({needed / GIB:.2f} GiB) of cache "
             f"are needed, and {max(usable, 0):,} ({max(usable, 0) / GIB:.2f} GiB) are available; "
-            f"the longest that fits is {pool.longest(memory):,} tokens",
+            f"the longest that fits is {found.longest(memory):,} tokens",
             where="cache_memory_bytes",
             fix="vLLM doesn't start; give more, or a smaller max_model_len",
         )
-    blocks = memory // pool.bytes
-    smallest = min(spec.block for _, spec in (group[0] for group in pool.groups))
-    rows = [spec for group in pool.held for _, spec in group if spec.row_bytes]
+    blocks = memory // found.bytes
+    smallest = min(spec.block for _, spec in (group[0] for group in found.groups))
+    rows = [spec for group in found.held for _, spec in group if spec.row_bytes]
     per_token = sum((Fraction(spec.page_bytes, spec.block) for spec in rows), Fraction(0))
-    concurrency = blocks * smallest / length if rules.one_table else blocks / pool.request(length)
+    concurrency = blocks * smallest / length if rules.one_table else blocks / found.request(length)
     return {
-        "tokens": blocks // len(pool.groups) * smallest if rules.shares_tokens else int(concurrency * length),
+        "tokens": blocks // len(found.groups) * smallest if rules.shares_tokens else int(concurrency * length),
         "concurrency": float(f"{concurrency:.2f}"),
         "blocks": blocks,
         "block_size": smallest,
@@ -344,20 +345,20 @@ def capacity(model: Model, asked: Asked, *, refuses: bool = True) -> dict[str, A
                 "block_size": group[0][1].block,
                 "page_bytes": (part or group)[0][1].page_bytes,
             }
-            for group, part in zip(pool.groups, pool.held, strict=True)
+            for group, part in zip(found.groups, found.held, strict=True)
         ],
     }
 
 
 def longest(model: Model, asked: Asked) -> int:
     """Return the largest max_model_len that fits in the memory, up to the one asked for, as vLLM estimates it; 0: none."""
-    return _pool(model, asked).longest(asked.cache_memory_bytes)
+    return pool(model, asked).longest(asked.cache_memory_bytes)
 
 
-def _pool(model: Model, asked: Asked) -> Pool:
+def pool(model: Model, asked: Asked) -> Pool:
     """Return the pool that an engine makes, whatever its memory."""
-    version = _version(asked.version or NEWEST_TEXT)
-    rules = _rules(version)
+    version = release(asked.version or NEWEST_TEXT)
+    rules = rules_of(version)
     if asked.device == "cpu" and version < OLDEST_CPU:
         raise PlanError(
             f"found {asked.version}, on a CPU known are {OLDEST_CPU[0]}.{OLDEST_CPU[1]} and later", where="version", fix="choose one of these"
@@ -393,7 +394,7 @@ def _started(model: Model, asked: Asked, rules: Rules, version: Version) -> Star
     )  # fmt: skip
 
 
-def _version(text: str) -> Version:
+def release(text: str) -> Version:
     """Return major, minor and patch of a version whose rules are known; without a patch, that of the last one."""
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.(\d+)\w*)?(?:[.\-+]?\w+)*", str(text))
     found = (int(match[1]), int(match[2]), int(match[3] or LAST_PATCH)) if match else None
