@@ -52,6 +52,9 @@ BLOCK_TOKENS = {"cpu": 128, "cuda": 16}
 KERNEL_TOKENS = {"cpu": 32, "cuda": 16}
 """Tokens that a block is a multiple of where it is chosen to fit: those of the attention kernels (CPU, FlashAttention)."""
 
+UNEQUAL_KERNEL_TOKENS = 16
+"""The same, of the kernel for values of another width than keys."""
+
 LATENT_KERNEL_TOKENS = 128
 """The same beside latents: some of their kernels want this many."""
 
@@ -70,8 +73,17 @@ UNINDEXED = frozenset({"axk2"})
 ATTENTION_FREE = frozenset({"mamba", "mamba2", "falcon_mamba"})
 """Families without attention, which keep one state; those that may have some cache prefixes even where they have none."""
 
+STATE_READERS = {"nemotron_h": (0, 13), "qwen3_5": (0, 17), "qwen4_exp": (0, 17)}
+"""Beginnings of families whose configs vLLM asks for the type of recurrent states, and the versions from which."""
+
 STATE_DTYPES = {"nemotron_h": (((0, 20), "fp32"), ((0, 13), "fp16"))}
-"""Types of recurrent states where a config says nothing, and the versions from which; else the model's own."""
+"""What it takes where they say nothing, and from when; every other family has the model's own type."""
+
+CAPPED = {"gemma2": (0, 6, 4)}
+"""Families whose windows cap max_model_len, until that version."""
+
+ALTERNATING = frozenset({"gpt_oss"})
+"""Families whose even layers have the window, whatever `layer_types` says."""
 
 FP8_LATENT_BYTES = 656
 """A chosen latent of 8 bits, as FlashMLA on Hopper stores it: 512 elements, 4 scales of 32 bits, 64 rotary elements of 16."""
@@ -318,11 +330,11 @@ def capacity(model: Model, asked: Asked, *, refuses: bool = True) -> dict[str, A
     """
     found = pool(model, asked)
     rules, length, memory = found.rules, found.flags.max_model_len, asked.cache_memory_bytes
-    needed, usable = found.needed(length), found.usable(memory)
+    needed, usable = found.needed(length), max(found.usable(memory), 0)
     if refuses and needed > usable:
         raise PlanError(
-            f"found {memory:,}: to serve one request of {length:,} tokens, {needed:,} bytes ({needed / GIB:.2f} GiB) of cache "
-            f"are needed, and {max(usable, 0):,} ({max(usable, 0) / GIB:.2f} GiB) are available; "
+            f"found {memory:,}: to serve one request of {length:,} tokens, {needed:,} bytes ({round(needed / GIB, 2)} GiB) of "
+            f"cache are needed, and {usable:,} ({round(usable / GIB, 2)} GiB) are available; "
             f"the longest that fits is {found.longest(memory):,} tokens",
             where="cache_memory_bytes",
             fix="vLLM doesn't start; give more, or a smaller max_model_len",
@@ -380,7 +392,7 @@ def _started(model: Model, asked: Asked, rules: Rules, version: Version) -> Star
     """Return the flags of an engine after defaults."""
     device, tp, pp = asked.device, asked.tp, asked.pp
     ranks = tp * pp
-    length = asked.max_model_len or model.positions or UNKNOWN_LENGTH
+    length = _length(model, asked, version)
     chunks_prefill = model.kind != "encoder-decoder"
     step = BATCHED_TOKENS[device] * (ranks if device == "cpu" else 1)
     seats = asked.max_num_seqs or SEQUENCES[device] * (ranks if device == "cpu" else 1)
@@ -392,6 +404,21 @@ def _started(model: Model, asked: Asked, rules: Rules, version: Version) -> Star
         device, length, batched, batched * batches, tp, cached,
         *_widths(model, rules, asked, version), _packs_latents(model, asked, version),
     )  # fmt: skip
+
+
+def _length(model: Model, asked: Asked, version: Version) -> int:
+    """Return max_model_len: by default the config's positions."""
+    spans = [block.mask.window for block in _blocks(model) if isinstance(block, Attention) and block.mask.window]
+    positions = model.positions or UNKNOWN_LENGTH
+    if model.family in CAPPED and version < CAPPED[model.family] and spans:
+        positions = min(positions, *spans)
+        if (asked.max_model_len or 0) > positions:
+            raise PlanError(
+                f"found {asked.max_model_len:,}, but this version caps it to the window of {positions:,} tokens",
+                where="max_model_len",
+                fix="lower it, or choose a later version",
+            )
+    return asked.max_model_len or positions
 
 
 def release(text: str) -> Version:
@@ -416,17 +443,19 @@ def _widths(model: Model, rules: Rules, asked: Asked, version: Version) -> tuple
             f"found {precision.cache}, allowed are {allowed}", where="cache_dtype", fix="choose one of these"
         )
     own = precision.activations
-    chosen = state_dtype or model.state_dtype
-    states = canonical(chosen or _state_dtype(model, version) or own, "state_dtype")
-    if asked.device == "cpu" and rules.wide_states and not (chosen and _has(model, "DeltaRule")):
-        states = "fp32"
+    chosen = state_dtype or _state_dtype(model, version)
+    states = canonical(chosen or ("fp32" if asked.device == "cpu" and rules.wide_states else own), "state_dtype")
     row, plain, state = (int(element_bits(name)) for name in (precision.cache, own, states))
     return row, plain, state
 
 
 def _state_dtype(model: Model, version: Version) -> str | None:
-    """Return what a family's recurrent states are where neither the config nor a flag says it."""
-    return next((dtype for first, dtype in STATE_DTYPES.get(model.family, ()) if version >= first), None)
+    """Return the type of recurrent states that a config says, where vLLM reads it, or a family's default; None: neither."""
+    readers = [first for family, first in STATE_READERS.items() if model.family.startswith(family)]
+    if not readers or version < readers[0]:
+        return None
+    defaults = STATE_DTYPES.get(model.family, ())
+    return model.state_dtype or next((dtype for first, dtype in defaults if version >= first), None)
 
 
 def _blocks(model: Model) -> Iterator[Block]:
@@ -441,10 +470,6 @@ def _blocks(model: Model) -> Iterator[Block]:
             *getattr(block, "parts", ()),
             *filter(None, (getattr(block, "block", None), getattr(block, "attention", None))),
         ]
-
-
-def _has(model: Model, kind: str) -> bool:
-    return any(type(block).__name__ == kind for block in _blocks(model))
 
 
 def _packs_latents(model: Model, asked: Asked, version: Version) -> bool:
@@ -471,6 +496,12 @@ def _layers(model: Model, flags: Started, rules: Rules, pp: int) -> tuple[list[r
             depth += run.count * run.repeats
     if pp > max(depth, 1):
         raise PlanError(f"found {pp}, but there are {depth} layers", where="pp", fix="choose at most as many")
+    windows = {spec.span for _, spec in found if spec.kind == "sliding"}
+    if model.family in ALTERNATING and windows:
+        kinds: tuple[Kind, Kind] = ("sliding", "full")
+        found = [
+            (layer, replace(spec, kind=kinds[layer % 2], span=max(windows) * (1 - layer % 2))) for layer, spec in found
+        ]
     if rules.states_apart:
         found = [(layer, spec) for layer, spec in found if spec.kind not in {"mamba", "cross"}]
     if rules.last_stage:
@@ -592,7 +623,8 @@ def _sized(specs: list[Spec], rules: Rules, flags: Started, asked: int | None, v
     device = flags.device
     indexed = any(spec.block for spec in specs)
     tokens = asked or (INDEXER_KERNEL_TOKENS if indexed else BLOCK_TOKENS[device])
-    kernel = KERNEL_TOKENS[device]
+    unequal = any(spec.row_bytes and len(spec.shape) > 2 and spec.shape[1] != spec.shape[2] for spec in specs)
+    kernel = UNEQUAL_KERNEL_TOKENS if unequal else KERNEL_TOKENS[device]
     states = [spec for spec in specs if spec.kind == "mamba"]
     rows = [spec for spec in specs if spec.kind != "mamba"]
     page = 0
