@@ -79,11 +79,6 @@ QWEN3_NEXT = tiny(
     moe_intermediate_size=64, shared_expert_intermediate_size=64, decoder_sparse_step=1, norm_topk_prob=True,
     mlp_only_layers=[], layer_types=layers("lllflf"),
 )  # fmt: skip
-QWEN3_5 = tiny(
-    "qwen3_5_text", "Qwen3_5ForCausalLM", head_dim=32, linear_num_key_heads=4, linear_num_value_heads=8,
-    linear_key_head_dim=32, linear_value_head_dim=32, linear_conv_kernel_dim=4, layer_types=layers("lllflf"),
-    mamba_ssm_dtype="bfloat16", rope_parameters={"rope_theta": 1e6, "rope_type": "default", "partial_rotary_factor": 0.25},
-)  # fmt: skip
 MAMBA2_ALONE = tiny(
     "mamba2", "Mamba2ForCausalLM", num_attention_heads=None, num_key_value_heads=None, state_size=64, conv_kernel=4, expand=2,
     n_groups=1, num_heads=16, head_dim=32, chunk_size=128, layer_norm_epsilon=1e-5,
@@ -200,7 +195,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "granitemoehybrid_states_alone": ({**GRANITE, "layer_types": ["mamba"] * 6}, {}),
-    "qwen3_5_narrow_states": (QWEN3_5, {}),
+    "qwen3_next_narrow_states": (QWEN3_NEXT, {"mamba_ssm_cache_dtype": "bfloat16"}),
     "mamba2_narrow_states": (MAMBA2_ALONE, {"mamba_ssm_cache_dtype": "bfloat16", "enable_prefix_caching": True}),
     "gpt_oss_named_otherwise": ({**GPT_OSS, "num_hidden_layers": 4, "layer_types": layers("fffs")}, {}),
     "jetmoe": (
@@ -211,11 +206,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
-    "llama_refused": (LLAMA, {"kv_cache_memory_bytes": 10_000_000}),
-    "gemma3_refused": (
-        {**GEMMA3, "num_hidden_layers": 13}, {"kv_cache_memory_bytes": 24_000_000, "max_model_len": 8000, "max_num_batched_tokens": 512},
+    "llama_refused": (
+        {**LLAMA, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 16},
+        {"kv_cache_memory_bytes": 300_000_000, "max_model_len": 8192},
     ),
-    "qwen3_next_refused": (QWEN3_NEXT, {"kv_cache_memory_bytes": 3_000_000}),
+    "gemma3_refused": (
+        {**GEMMA3, "num_hidden_layers": 13}, {"kv_cache_memory_bytes": 6_000_000, "max_model_len": 8000, "max_num_batched_tokens": 512},
+    ),
+    "qwen3_next_refused": (QWEN3_NEXT, {"kv_cache_memory_bytes": 2_000_000}),
     "whisper": (
         {
             "model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 256, "encoder_layers": 2,
