@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import profiles
 from planner.api import load
-from planner.engines.capacity import engine_capacity
-from planner.engines.vllm import FIRST, NEWEST, OLDEST
+from planner.engines import vllm
+from planner.engines.capacity import Asked
 from planner.engines.vllm_memory import loaded
 from planner.errors import PlanError
 from planner.model import Model
@@ -28,6 +27,9 @@ GIB = 2**30
 
 LARGEST_LOG_BYTES = 64 * 2**20
 """Start-up is in the first lines; a log of more is cut with a tool for that."""
+
+SWAPS = (0, 11)
+"""The first version without swap space for blocks on the CPU."""
 
 TOLERANCES = {
     "tokens": 0.1,
@@ -335,10 +337,10 @@ class _Check:
         self.log, self.model, self.notes, self.flags = log, model, notes, log.flags
         self.tp, self.pp = (int(self.flags.get(f"{each}_parallel_size", 1)) for each in ("tensor", "pipeline"))
         self.length: int | None = self.flags.get("max_model_len")
-        self.version = self._version()
+        self.version, self.release = self._version()
         self.memory = self._memory()
         self.weights = self._weights() if compares_weights else None
-        self.pool_bytes, self.request_blocks, self.block, self.one_group = 0, 0, 0, False
+        self.pool_bytes, self.needed_bytes, self.block, self.one_group = 0, 0, 0, False
         self._pool()
 
     def given(self, entry: Entry) -> bool:
@@ -356,30 +358,28 @@ class _Check:
         if not self.pool_bytes or self.given(entry) or entry.quantity == "cache memory":
             return None
         if entry.quantity == "cache memory of one request":
-            return _exact(self.request_blocks * self.pool_bytes / GIB)
+            return _exact(self.needed_bytes / GIB)
         if self._stages_unknown():
             self.notes.append(
                 f"{self.pp} stages, but the cache memory of rank 0 alone is printed: tokens follow the stage that has least"
             )
             return None
         figures = [self._figure(entry, memory) for memory in self._memories()]
-        if not figures or None in figures:
+        if not figures:
             return None
-        middle, low, high = (figure for figure in figures if figure is not None)
+        middle, low, high = figures
         return Prediction(middle, low, high)
 
-    def _version(self) -> tuple[int, int]:
-        """Return the version whose rules are used."""
-        match = re.match(r"v?(\d+)\.(\d+)", self.log.version or "")
-        newest = ".".join(map(str, NEWEST))
-        if not match:
-            self.notes.append(f"no line says which version of vLLM; {newest}'s rules are used")
-            return NEWEST
-        number = int(match[1]), int(match[2])
-        if number > NEWEST or number < FIRST:
-            self.notes.append(f"the rules of {self.log.version} aren't known; {newest}'s are used")
-            return NEWEST
-        return number
+    def _version(self) -> tuple[str, vllm.Version]:
+        """Return the version whose rules are used, as text and as numbers."""
+        if self.log.version is None:
+            self.notes.append(f"no line says which version of vLLM; {vllm.NEWEST_TEXT}'s rules are used")
+            return vllm.NEWEST_TEXT, vllm.release(vllm.NEWEST_TEXT)
+        try:
+            return self.log.version, vllm.release(self.log.version)
+        except PlanError:
+            self.notes.append(f"the rules of {self.log.version} aren't known; {vllm.NEWEST_TEXT}'s are used")
+            return vllm.NEWEST_TEXT, vllm.release(vllm.NEWEST_TEXT)
 
     def explain(self, lines: list[dict[str, Any]]) -> None:
         """Note what is known to make figures of the cache smaller than predicted."""
@@ -417,7 +417,7 @@ class _Check:
                 weights="fp8" if asked == "fp8" and self.model.quantization is None else None,
             )  # fmt: skip
             ep = self.tp if self.flags.get("enable_expert_parallel") else 1
-            found = loaded(self.model, precision, Parallel(self.tp, self.pp, ep), self.version)
+            found = loaded(self.model, precision, Parallel(self.tp, self.pp, ep), self.release)
         except PlanError as error:
             self.notes.append(f"weights aren't compared: {error}")
             return None
@@ -449,69 +449,45 @@ class _Check:
             return []
         return [(counted.value if counted.quantity == "blocks" else counted.value // self.block) * self.pool_bytes] * 3
 
-    def _capacity(self, memory: int, length: int | None) -> dict[str, Any]:
+    def _asked(self, memory: int, length: int | None) -> Asked:
         flags = self.flags
-        return engine_capacity(
-            self.model, version=f"{self.version[0]}.{self.version[1]}", device="cpu" if flags.get("device") == "cpu" else "cuda",
-            cache_memory_bytes=memory, max_model_len=length, max_num_seqs=flags.get("max_num_seqs"),
-            block_size=flags.get("block_size"), cache_dtype=flags.get("kv_cache_dtype"), tp=self.tp, pp=self.pp,
-            max_num_batched_tokens=flags.get("max_num_batched_tokens"), dtype=flags.get("dtype"),
+        return Asked(
+            memory, version=self.version, device="cpu" if flags.get("device") == "cpu" else "cuda", max_model_len=length,
+            max_num_seqs=flags.get("max_num_seqs"), block_size=flags.get("block_size"), cache_dtype=flags.get("kv_cache_dtype"),
+            tp=self.tp, pp=self.pp, max_num_batched_tokens=flags.get("max_num_batched_tokens"), dtype=flags.get("dtype"),
             prefix_caching=flags.get("enable_prefix_caching"),
         )  # fmt: skip
 
     def _pool(self) -> None:
-        """Find the bytes of a block and the blocks of a request, from memory so large that nothing is rounded."""
-        much = 2**60
+        """Find the bytes of a block and of a request."""
         try:
-            said = self._capacity(much, self.length)
+            asked = self._asked(1, self.length)
+            pool = vllm.pool(self.model, asked)
+            said = vllm.capacity(self.model, asked, refuses=False)
         except PlanError as error:
             self.notes.append(f"the cache isn't compared: {error}")
             return
-        self.one_group = len(said["groups"]) == 1
-        self.block = said["block_size"]
-        self.pool_bytes = much // said["blocks"]
-        self.request_blocks = ceil(round(said["blocks"] / said["concurrency"], 3))
+        self.one_group = len(pool.groups) == 1
+        self.block, self.pool_bytes = said["block_size"], pool.bytes
+        self.needed_bytes = pool.needed(pool.flags.max_model_len)
         self.notes.append(f"each token takes {said['bytes_per_token']:,} bytes of cache on the fullest GPU")
 
-    def _figure(self, entry: Entry, memory: float) -> float | None:
-        """Return a count for so many bytes."""
-        blocks = int(memory) // self.pool_bytes
-        if entry.quantity == "blocks":
-            return blocks
+    def _figure(self, entry: Entry, memory: float) -> float:
+        """Return a count for so many bytes, whether or not a request fits in them: some versions print that before they refuse."""
+        asked = self._asked(int(memory), entry.length or self.length)
         if entry.quantity == "longest request":
-            return self._longest(int(memory))
-        length = entry.length or self.length
-        if entry.quantity == "tokens" and (self.one_group and (self.version < (0, 21) or not self._fits(memory))):
-            return blocks * self.block
-        if entry.quantity == "concurrency" and self.version < OLDEST:
-            return round(blocks * self.block / length, 2) if length else None
-        try:
-            said = self._capacity(int(memory), length)
-        except PlanError as error:
-            self.notes.append(f"the {entry.quantity} aren't compared: {error}")
-            return None
-        value: float = said[entry.quantity]
-        return value
+            return float(vllm.longest(self.model, asked))
+        said = vllm.capacity(self.model, asked, refuses=False)
+        if entry.quantity == "tokens" and self.one_group and self._refused(memory):
+            return float(said["blocks"] * self.block)
+        return float(said[entry.quantity])
 
-    def _longest(self, memory: int) -> int:
-        """Return the tokens of the longest request that is given room: the last length that isn't refused."""
-        fits, refused = 0, (self.length or self.model.positions or memory) + 1
-        while refused - fits > 1:
-            tried = (fits + refused) // 2
-            try:
-                self._capacity(memory, tried)
-            except PlanError:
-                refused = tried
-            else:
-                fits = tried
-        return fits
-
-    def _fits(self, memory: float) -> bool:
-        return int(memory) >= self.request_blocks * self.pool_bytes
+    def _refused(self, memory: float) -> bool:
+        return int(memory) < self.needed_bytes
 
     def _swapped(self) -> Prediction | None:
         """Return the blocks of the swap space, 4 GiB by default."""
-        if not self.pool_bytes or self.version >= OLDEST:
+        if not self.pool_bytes or self.release >= SWAPS:
             return None
         space = str(self.flags.get("swap_space", 4))
         return _exact(int(float(space) * GIB) // self.pool_bytes) if re.fullmatch(r"\d+(\.\d+)?", space) else None

@@ -148,10 +148,10 @@ def reserve(
     return tuple(found)
 
 
-def _started(model: Model, hardware: Hardware) -> tuple[vllm.Flags, tuple[int, int]]:
+def _started(model: Model, hardware: Hardware) -> tuple[vllm.Flags, vllm.Version]:
     """Return the flags after defaults, and the version."""
     given: vllm.Flags = model.engine.flags
-    version = vllm.parsed(model.engine.version)
+    version = vllm.release(model.engine.version)
     large = hardware.usable_bytes.value >= LARGE_DEVICE_BYTES and "a100" not in hardware.name
     longest = given.max_model_len or model.positions or vllm.UNKNOWN_LENGTH
     v1 = version >= (0, 8)
@@ -172,7 +172,7 @@ def _started(model: Model, hardware: Hardware) -> tuple[vllm.Flags, tuple[int, i
 
 
 def loaded(
-    model: Model, precision: Precision, parallel: Parallel, version: tuple[int, int]
+    model: Model, precision: Precision, parallel: Parallel, version: vllm.Version
 ) -> list[tuple[int, list[str]]]:
     """Return the bytes of the weights on a rank of each stage, with what vLLM makes of them while it loads, and notes on that."""
     work, _ = workload(model, prompt=1, generate=0) if model.generates else workload(model)
@@ -183,7 +183,7 @@ def loaded(
         notes = []
         if table:
             notes.append(f"weights include vLLM's tables of rotary cosines and sines, {table / GIB:.3f} GiB")
-        copies = _absorbed_bytes(model, width, parallel, share.stage) if version >= vllm.LATENTS else 0
+        copies = _absorbed_bytes(model, width, parallel, share.stage) if vllm.rules_of(version).absorbs_latents else 0
         if copies:
             notes.append(
                 f"weights include vLLM's second copies of latents' projections up, {copies / GIB:.3f} GiB"
@@ -248,7 +248,7 @@ def _absorbed_bytes(model: Model, width: int, parallel: Parallel, stage: int) ->
 
 
 def _activations(
-    model: Model, work: Workload, precision: Precision, parallel: Parallel, flags: vllm.Flags, version: tuple[int, int],
+    model: Model, work: Workload, precision: Precision, parallel: Parallel, flags: vllm.Flags, version: vllm.Version,
     hardware: Hardware, stage: int,
 ) -> Part:  # fmt: skip
     """Return the peak of the profiling run: of the layers, or of the sampler on the last stage, and what stays beside."""
@@ -291,10 +291,10 @@ def _activations(
 
 
 def _expanded_bytes(
-    model: Model, parallel: Parallel, flags: vllm.Flags, seats: int, element: int, version: tuple[int, int]
+    model: Model, parallel: Parallel, flags: vllm.Flags, seats: int, element: int, version: vllm.Version
 ) -> int:
     """Return the bytes of keys and values expanded from cached latents, as the profiling run makes them."""
-    if version < vllm.LATENTS:
+    if not vllm.rules_of(version).absorbs_latents:
         return 0
     rows = min(max(8 * (flags.max_model_len or 0), 4 * seats * (flags.block_size or 16)), LATENT_ROWS)
     widths = [b.heads // parallel.tp * (b.nope + b.value) for _, b in _blocks(model) if isinstance(b, LatentAttention)]
@@ -319,11 +319,11 @@ def _workspace_bytes(model: Model, parallel: Parallel, tokens: int, element: int
 # --- beside PyTorch
 
 
-def _since(table: tuple[tuple[tuple[int, int], Taken], ...], version: tuple[int, int]) -> Taken:
+def _since(table: tuple[tuple[tuple[int, int], Taken], ...], version: vllm.Version) -> Taken:
     return next(taken for since, taken in table if version >= since)
 
 
-def _runtime(version: tuple[int, int], parallel: Parallel) -> Part:
+def _runtime(version: vllm.Version, parallel: Parallel) -> Part:
     """Return what the process takes beside PyTorch's tensors: context, kernels, buffers of messages."""
     alone = STAGE_TAKEN if parallel.pp > 1 and parallel.stage_devices == 1 else _since(ALONE, version)
     more = _since(RANKS, version) if parallel.stage_devices > 1 else Taken(0, 0, 0)

@@ -30,6 +30,11 @@ FLAGS: dict[str, Any] = {"max_model_len": 4096, "max_num_seqs": 8}
 PRINTED = re.compile(r"KV cache size: ([\d,]+) tokens, Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
 """The line that engines print."""
 
+REFUSED = re.compile(
+    r"\(([\d.]+) GiB KV cache is needed, .*? memory \(([\d.]+) GiB\)\.(?: Based on .*? maximum model length is (\d+)\.)?"
+)
+"""What they say where not even one request fits: GiB needed, GiB available, the longest that fits."""
+
 TINY = {
     "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 6,
     "vocab_size": 1024, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "torch_dtype": "bfloat16",
@@ -73,6 +78,10 @@ QWEN3_NEXT = tiny(
     linear_key_head_dim=32, linear_value_head_dim=32, linear_conv_kernel_dim=4, num_experts=4, num_experts_per_tok=2,
     moe_intermediate_size=64, shared_expert_intermediate_size=64, decoder_sparse_step=1, norm_topk_prob=True,
     mlp_only_layers=[], layer_types=layers("lllflf"),
+)  # fmt: skip
+MAMBA2_ALONE = tiny(
+    "mamba2", "Mamba2ForCausalLM", num_attention_heads=None, num_key_value_heads=None, state_size=64, conv_kernel=4, expand=2,
+    n_groups=1, num_heads=16, head_dim=32, chunk_size=128, layer_norm_epsilon=1e-5,
 )  # fmt: skip
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -152,11 +161,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
              conv_kernel=4, expand=2, time_step_rank=16, use_conv_bias=True, use_bias=False, layer_norm_epsilon=1e-5),
         {},
     ),
-    "mamba2": (
-        tiny("mamba2", "Mamba2ForCausalLM", num_attention_heads=None, num_key_value_heads=None, state_size=64,
-             conv_kernel=4, expand=2, n_groups=1, num_heads=16, head_dim=32, chunk_size=128, layer_norm_epsilon=1e-5),
-        {},
-    ),
+    "mamba2": (MAMBA2_ALONE, {}),
     "qwen3_next": (QWEN3_NEXT, {}),
     "qwen3_next_block_256": (QWEN3_NEXT, {"block_size": 256, "max_model_len": 5000}),
     "lfm2": (
@@ -184,6 +189,31 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         tiny("phi3", "Phi3ForCausalLM", sliding_window=300, original_max_position_embeddings=8192, rope_scaling=None),
         {"max_num_batched_tokens": 128, "max_model_len": 8000},
     ),
+    "minicpm3_expanded": (
+        tiny("minicpm3", "MiniCPM3ForCausalLM", num_key_value_heads=8, scale_emb=1, dim_model_base=256, scale_depth=1.4,
+             rope_scaling=None, kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32),
+        {},
+    ),
+    "granitemoehybrid_states_alone": ({**GRANITE, "layer_types": ["mamba"] * 6}, {}),
+    "qwen3_next_narrow_states": (QWEN3_NEXT, {"mamba_ssm_cache_dtype": "bfloat16"}),
+    "mamba2_narrow_states": (MAMBA2_ALONE, {"mamba_ssm_cache_dtype": "bfloat16", "enable_prefix_caching": True}),
+    "gpt_oss_named_otherwise": ({**GPT_OSS, "num_hidden_layers": 4, "layer_types": layers("fffs")}, {}),
+    "jetmoe": (
+        {
+            "model_type": "jetmoe", "architectures": ["JetMoeForCausalLM"], "hidden_size": 256, "num_hidden_layers": 6,
+            "num_key_value_heads": 4, "kv_channels": 32, "intermediate_size": 512, "vocab_size": 1024,
+            "max_position_embeddings": 8192, "num_local_experts": 4, "num_experts_per_tok": 2, "torch_dtype": "bfloat16",
+        },
+        {},
+    ),
+    "llama_refused": (
+        {**LLAMA, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 16},
+        {"kv_cache_memory_bytes": 300_000_000, "max_model_len": 8192},
+    ),
+    "gemma3_refused": (
+        {**GEMMA3, "num_hidden_layers": 13}, {"kv_cache_memory_bytes": 6_000_000, "max_model_len": 8000, "max_num_batched_tokens": 512},
+    ),
+    "qwen3_next_refused": (QWEN3_NEXT, {"kv_cache_memory_bytes": 2_000_000}),
     "whisper": (
         {
             "model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 256, "encoder_layers": 2,
@@ -199,9 +229,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def engine(folder: str, flags: dict[str, Any]) -> dict[str, Any]:
     """Start an engine and return its version, blocks and groups; runs in the engine's own environment."""
-    os.environ.update(
-        VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="INFO"
-    )
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="INFO")
+    if "kv_cache_memory_bytes" not in flags:
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     ranks = flags.get("tensor_parallel_size", 1) * flags.get("pipeline_parallel_size", 1)
     if ranks > 1:
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(ranks)))  # a core for each
@@ -261,15 +291,25 @@ def remake(python: str, name: str) -> bool:
         out = Path(folder) / "fact.json"
         command = [python, __file__, "--engine", folder, json.dumps(flags), str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if not out.exists():
+        printed = done.stdout + done.stderr
+        refused = REFUSED.findall(printed)
+        if out.exists():
+            said = json.loads(out.read_text())
+            tokens, concurrency = PRINTED.findall(printed)[-1]
+            said |= {"tokens": int(tokens.replace(",", "")), "concurrency": float(concurrency)}
+        elif refused:
+            needed, available, longest = refused[-1]
+            version = re.findall(r"engine \(v([\d.]+)\)", printed)[-1]
+            said = {
+                "engine": f"vllm {version}", "needed_gib": float(needed), "available_gib": float(available), "longest": int(longest or 0),
+            }  # fmt: skip
+        else:
             sys.stderr.write(f"{name}: no engine\n{(done.stderr or done.stdout)[-1500:]}\n")
             return False
-        said = json.loads(out.read_text())
-    tokens, concurrency = PRINTED.findall(done.stdout + done.stderr)[-1]
-    said |= {"tokens": int(tokens.replace(",", "")), "concurrency": float(concurrency)}
-    fact = {"name": name, "config": config, "flags": flags, "cache_memory_bytes": 2**30, "device": "cpu", **said}
+    memory = flags.get("kv_cache_memory_bytes", 2**30)
+    fact = {"name": name, "config": config, "flags": flags, "cache_memory_bytes": memory, "device": "cpu", **said}
     (FACTS / f"{name}.json").write_text(json.dumps(fact, indent=1) + "\n")
-    sys.stderr.write(f"{name}: {tokens} tokens, {concurrency}x\n")
+    sys.stderr.write(f"{name}: {said}\n")
     return True
 
 

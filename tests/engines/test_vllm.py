@@ -10,16 +10,21 @@ import pytest
 
 import planner
 from planner import PlanError
-from tests.engines.remake import CASES, FLAGS, GEMMA3, GPT_OSS, LLAMA, QWEN3_NEXT
+from planner.api import load
+from planner.engines import vllm
+from planner.engines.capacity import Asked
+from tests.engines.remake import CASES, DEEPSEEK, FLAGS, GEMMA3, GPT_OSS, LLAMA, QWEN3_NEXT
 
 GIB = 2**30
 FACTS = [json.loads(file.read_text()) for file in sorted((Path(__file__).parent / "facts").glob("*.json"))]
+REFUSED = [fact for fact in FACTS if "longest" in fact]
+STARTED = [fact for fact in FACTS if "longest" not in fact]
 GIVEN = sorted((Path(__file__).parents[3] / "shared" / "cases" / "vllm_tiny").glob("*.json"))
 NOT_GIVEN = [pytest.param(None, marks=pytest.mark.skip("../shared/cases is not beside this checkout"), id="given")]
 
 OPTIONS = {
     "kv_cache_dtype": "cache_dtype", "enable_prefix_caching": "prefix_caching", "tensor_parallel_size": "tp",
-    "pipeline_parallel_size": "pp",
+    "pipeline_parallel_size": "pp", "mamba_ssm_cache_dtype": "state_dtype",
 }  # fmt: skip
 """What vLLM calls otherwise."""
 
@@ -39,14 +44,18 @@ def capacity(config: dict[str, Any] | str, **options: Any) -> dict[str, Any]:
     return planner.engine_capacity(config, **{**SMALL, **options})
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact["name"])
+def asked(fact: dict[str, Any]) -> dict[str, Any]:
+    """Return what the planner is asked, for an engine's flags."""
+    flags = {OPTIONS.get(flag, flag): value for flag, value in fact["flags"].items() if flag != "kv_cache_memory_bytes"}
+    return {
+        "version": fact["engine"].split()[1], "device": fact["device"], "cache_memory_bytes": fact["cache_memory_bytes"], **flags,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fact", STARTED, ids=lambda fact: fact["name"])
 def test_what_an_engine_printed(fact: dict[str, Any]) -> None:
     """Tokens, concurrency, blocks and groups are those of the engine, exactly."""
-    options = {OPTIONS.get(flag, flag): value for flag, value in fact["flags"].items()}
-    said = planner.engine_capacity(
-        fact["config"], version=fact["engine"].split()[1], device=fact["device"],
-        cache_memory_bytes=fact["cache_memory_bytes"], **options,
-    )  # fmt: skip
+    said = planner.engine_capacity(fact["config"], **asked(fact))
     groups = [
         {**{key: group[key] for key in ("layers", "block_size", "page_bytes")}, "kind": KINDS[group["spec"]]}
         for group in fact["groups"]
@@ -54,6 +63,17 @@ def test_what_an_engine_printed(fact: dict[str, Any]) -> None:
     keys = ("tokens", "concurrency", "blocks", "block_size")
     assert {key: said[key] for key in keys} == {key: fact[key] for key in keys}
     assert sorted(said["groups"], key=str) == sorted(({key: group[key] for key in ORDER} for group in groups), key=str)
+
+
+@pytest.mark.parametrize("fact", REFUSED, ids=lambda fact: fact["name"])
+def test_what_an_engine_refused(fact: dict[str, Any]) -> None:
+    """The longest request that fits, and what was needed and there, are those that the engine named."""
+    options = asked(fact)
+    assert vllm.longest(load(fact["config"]), Asked(**options)) == fact["longest"]
+    with pytest.raises(PlanError) as error:
+        planner.engine_capacity(fact["config"], **options)
+    figures = (f"({fact['needed_gib']} GiB)", f"({fact['available_gib']} GiB)", f"fits is {fact['longest']:,} tokens")
+    assert all(figure in str(error.value) for figure in figures)
 
 
 def test_facts_are_those_of_the_cases() -> None:
@@ -114,6 +134,87 @@ def test_hybrids_of_an_older_version() -> None:
     assert again["concurrency"] == new["concurrency"]
 
 
+LITE = {"version": "", "cache_memory_bytes": 10 * GIB, "max_model_len": 8192}
+
+
+@pytest.mark.parametrize(
+    ("version", "bytes_per_token"),
+    [
+        ("0.6.6", 27 * 16 * (256 + 256) * 2),  # keys and values of 16 heads, padded from 192
+        ("0.7.0", 27 * 16 * (192 + 192) * 2),
+        ("0.7.1", 27 * (512 + 64) * 2),  # one latent
+        ("0.7.3", 27 * (512 + 64 + 64) * 2),  # 1,152 bytes are padded to 1,280
+        ("0.8.0", 27 * (512 + 64) * 2),
+    ],
+)
+def test_latents_of_older_versions(version: str, bytes_per_token: int) -> None:
+    """MLA's latents are kept from 0.7.1 on, 27 layers of DeepSeek-V2-Lite."""
+    said = planner.engine_capacity("deepseek-v2-lite", **{**LITE, "version": version})
+    assert said["bytes_per_token"] == bytes_per_token
+    assert said["tokens"] == 10 * GIB // (16 * bytes_per_token) * 16
+    assert said["concurrency"] == float(f"{said['tokens'] / 8192:.2f}")
+
+
+def test_windows_of_older_versions() -> None:
+    """One table holds full rows of all 26 layers of Gemma 2; from 0.9.1 on two groups of 13 share the blocks."""
+    old, new = (planner.engine_capacity("gemma2-2b", **{**LITE, "version": version}) for version in ("0.9.0", "0.9.1"))
+    row = 2 * 4 * 256 * 2
+    assert [(group["layers"], group["page_bytes"]) for group in old["groups"]] == [(26, 16 * row)]
+    assert [(group["layers"], group["page_bytes"]) for group in new["groups"]] == [(13, 16 * row)] * 2
+    assert old["blocks"] == 10 * GIB // (26 * 16 * row)
+    assert new["blocks"] == 10 * GIB // (13 * 16 * row)
+
+
+def test_lengths_of_older_versions() -> None:
+    """Before 0.6.4 Gemma 2 is served up to its window of 4,096 tokens."""
+    options = {"cache_memory_bytes": 10 * GIB, "version": "0.6.3"}
+    assert planner.engine_capacity("gemma2-2b", **options) == planner.engine_capacity(
+        "gemma2-2b", **options, max_model_len=4096
+    )
+    with pytest.raises(PlanError, match="4,096"):
+        planner.engine_capacity("gemma2-2b", **options, max_model_len=8192)
+
+
+def test_a_last_block_of_older_versions() -> None:
+    """Before 0.9.1 concurrency is tokens / length; then a request takes whole blocks, 3 for 33 tokens."""
+    length = {"cache_memory_bytes": GIB, "max_model_len": 33, "max_num_seqs": 8}
+    old, new = (planner.engine_capacity("llama3.1-8b", version=version, **length) for version in ("0.9.0", "0.9.1"))
+    assert (old["tokens"], old["concurrency"]) == (8192, float(f"{8192 / 33:.2f}"))
+    assert (new["tokens"], new["concurrency"]) == (8192, float(f"{512 / 3:.2f}"))
+
+
+def test_states_of_older_versions() -> None:
+    """Until 0.10.1 states lie outside of the blocks: attention's rows are all there is."""
+    config, _ = CASES["granitemoehybrid"]
+    said = capacity(config, device="cuda", version="0.10.0")
+    assert said["groups"] == [{"layers": 2, "kind": "full", "block_size": 16, "page_bytes": 16 * 2 * 2 * 32 * 2}]
+    with pytest.raises(PlanError, match="keeps no rows"):
+        capacity(CASES["mamba2"][0], device="cuda", version="0.10.0")
+
+
+def test_stages_of_older_versions() -> None:
+    """Before 0.8 the last stage takes all further layers: 6 on 4 stages are 1, 1, 1 and 3."""
+    old, new = (capacity(LLAMA, device="cuda", version=version, pp=4) for version in ("0.7.3", "0.8.0"))
+    assert (old["groups"][0]["layers"], new["groups"][0]["layers"]) == (3, 2)
+
+
+def test_packed_latents() -> None:
+    """An 8-bit cache of chosen latents has 656 bytes a token on a GPU, beside 132 of an indexer's key."""
+    config = {
+        **DEEPSEEK, "model_type": "deepseek_v32", "architectures": ["DeepseekV32ForCausalLM"], "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64, "index_head_dim": 128, "index_n_heads": 4, "index_topk": 64, "q_lora_rank": 64,
+    }  # fmt: skip
+    wide, packed = (capacity(config, device="cuda", cache_dtype=dtype)["bytes_per_token"] for dtype in ("auto", "fp8"))
+    assert (wide, packed) == (6 * (576 * 2 + 132), 6 * (656 + 132))
+    assert capacity(config, device="cuda", version="0.11.0")["bytes_per_token"] == packed
+
+
+def test_longest_of_an_older_version() -> None:
+    """16 GiB for 131,072 tokens of Llama 3.1 8B are needed, 0.71 are there: 363 blocks of 16 tokens and 131,072 bytes each."""
+    asked = Asked(int(0.71 * GIB), version="0.9.2", max_model_len=131072)
+    assert vllm.longest(load("llama3.1-8b"), asked) == int(0.71 * GIB) // (16 * 131072) * 16 == 5808
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_twice_the_memory(name: str) -> None:
     """Twice the memory holds at least twice the blocks, and at most one more."""
@@ -163,6 +264,8 @@ def test_batches_in_flight() -> None:
     [
         ({"engine": "lmdeploy"}, ("engine", "lmdeploy", "vllm, sglang, trtllm")),
         ({"version": "0.99"}, ("version", "0.99", "0.32")),
+        ({"version": "0.5.4"}, ("version", "0.5.4", "0.6 to 0.32")),
+        ({"version": "0.10.0"}, ("version", "0.10.0", "CPU", "0.11")),
         ({"version": "new"}, ("version", "new")),
         ({"device": "tpu"}, ("device", "tpu", "cuda")),
         ({"cache_dtype": "q4_0"}, ("cache_dtype", "q4_0", "fp8")),
