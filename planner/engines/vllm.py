@@ -83,7 +83,7 @@ CAPPED = {"gemma2": (0, 6, 4)}
 """Families whose windows cap max_model_len, until that version."""
 
 ALTERNATING = frozenset({"gpt_oss"})
-"""Families whose even layers have the window, whatever `layer_types` says."""
+"""Families whose even layers have the window, whichever `layer_types` names, unless it names all."""
 
 FP8_LATENT_BYTES = 656
 """A chosen latent of 8 bits, as FlashMLA on Hopper stores it: 512 elements, 4 scales of 32 bits, 64 rotary elements of 16."""
@@ -497,7 +497,7 @@ def _layers(model: Model, flags: Started, rules: Rules, pp: int) -> tuple[list[r
     if pp > max(depth, 1):
         raise PlanError(f"found {pp}, but there are {depth} layers", where="pp", fix="choose at most as many")
     windows = {spec.span for _, spec in found if spec.kind == "sliding"}
-    if model.family in ALTERNATING and windows:
+    if model.family in ALTERNATING and windows and any(spec.kind == "full" for _, spec in found):
         kinds: tuple[Kind, Kind] = ("sliding", "full")
         found = [
             (layer, replace(spec, kind=kinds[layer % 2], span=max(windows) * (1 - layer % 2))) for layer, spec in found
