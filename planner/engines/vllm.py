@@ -88,6 +88,9 @@ ALTERNATING = frozenset({"gpt_oss"})
 FP8_LATENT_BYTES = 656
 """A chosen latent of 8 bits, as FlashMLA on Hopper stores it: 512 elements, 4 scales of 32 bits, 64 rotary elements of 16."""
 
+PACKED = "fp8_ds_mla"
+"""vLLM's name for that format; it follows from any 8-bit type."""
+
 EARLY_LATENT_HEAD = 256
 """Width that 0.6 pads keys and values of MLA to, 192 wide in every published model; 0.7.0 keeps 192."""
 
@@ -436,7 +439,7 @@ def _widths(model: Model, rules: Rules, asked: Asked, version: Version) -> tuple
     stored = canonical(model.dtype, f"{model.source}, torch_dtype") if model.dtype else "bf16"
     dtype, state_dtype = (None if each == "auto" else each for each in (asked.dtype, asked.state_dtype))
     own = dtype or ("bf16" if stored == "fp32" else stored)
-    precision = resolve(model, dtype=own, cache_dtype=asked.cache_dtype)
+    precision = resolve(model, dtype=own, cache_dtype="fp8" if asked.cache_dtype == PACKED else asked.cache_dtype)
     if precision.cache not in CACHE_DTYPES:
         allowed = ", ".join(CACHE_DTYPES)
         raise PlanError(
@@ -477,7 +480,12 @@ def _packs_latents(model: Model, asked: Asked, version: Version) -> bool:
     chosen = any(isinstance(block, LatentAttention) and block.chooser is not None for block in _blocks(model))
     cache = asked.cache_dtype or "auto"
     narrow = cache.startswith("fp8") or (cache == "auto" and version < (0, 12))
-    return chosen and narrow and asked.device == "cuda" and model.family not in UNINDEXED
+    packs = chosen and narrow and asked.device == "cuda" and model.family not in UNINDEXED
+    if cache == PACKED and not packs:
+        raise PlanError(
+            f"found {cache}, a format of chosen latents on a GPU", where="cache_dtype", fix="say fp8, or choose a model with an indexer"
+        )  # fmt: skip
+    return packs
 
 
 def _layers(model: Model, flags: Started, rules: Rules, pp: int) -> tuple[list[range], Layers]:
