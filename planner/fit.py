@@ -6,14 +6,16 @@ Nothing is computed here: every answer is a plan's memory section, or the same s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from planner.api import MODEL_OPTIONS, load, plan
+from planner.engines import engine_by_name
 from planner.engines.flags_named import OWN, Named, named, untold
 from planner.errors import PlanError
-from planner.memory import Device, devices, memory, reserved, spread
+from planner.memory import Device, devices, memory, refused, reserved, spread
 from planner.model import Model
 from planner.offload import EXPERTS, GIB, NOTHING, Offload, divide, expert_layers, offload_of
 from planner.precision import Precision, element_bits, resolve, weight_bytes
@@ -25,6 +27,9 @@ from profiles.hardware import hardware as profile_named
 
 MOST_DEVICES = 64
 """Devices up to which is searched."""
+
+LARGEST_SHARE = 98
+"""Percent of a device that an engine is given at most."""
 
 WORK = (
     "batch", "prompt", "generate", "source", "prefix", "global_tokens", "capacity_factor", "images", "audio_seconds",
@@ -46,8 +51,16 @@ class Question(NamedTuple):
     options: Mapping[str, Any]
 
     def changed(self, change: Mapping[str, Any]) -> Question:
-        """Return the question with other options."""
-        return self._replace(options={**self.options, **change})
+        """Return the question with other options; "engine_set" are further flags of the engine."""
+        rest = {name: value for name, value in change.items() if name != "engine_set"}
+        model = self._flagged(change["engine_set"]) if "engine_set" in change else self.model
+        return self._replace(model=model, options={**self.options, **rest})
+
+    def _flagged(self, further: Mapping[str, Any]) -> Model:
+        engine = self.model.engine
+        flags = {name: value for name, value in (engine.flags._asdict() | dict(further)).items() if value is not None}
+        made = engine_by_name(f"{engine.name}@{engine.version}", [f"{name}={value}" for name, value in flags.items()])
+        return replace(self.model, engine=made)
 
     def _given(self, names: tuple[str, ...]) -> dict[str, Any]:
         return {name: self.options[name] for name in names if self.options.get(name) is not None}
@@ -99,16 +112,14 @@ class Question(NamedTuple):
         usable = self.hardware.usable_bytes.value
         if any(share.weight_bytes + share.cache_bytes > usable for share, _ in shares):
             return False  # sooner found than activations
-        return self.suffices(self.held(work, precision, parallel))
+        return self.held(work, precision, parallel)[1]
 
-    def held(self, work: Workload, precision: Precision, parallel: Parallel) -> tuple[Device, ...]:
-        """Return what a device of each stage holds."""
+    def held(self, work: Workload, precision: Precision, parallel: Parallel) -> tuple[tuple[Device, ...], bool]:
+        """Return what a device of each stage holds, and whether memory suffices for that."""
         reserves = reserved(self.model, work, precision, parallel, self.hardware, self.offload)
-        return devices(self.model, work, precision, parallel, self.hardware, reserves, self.offload)
-
-    def suffices(self, held: tuple[Device, ...]) -> bool:
-        """Return whether memory suffices for that."""
-        return all(each.headroom >= 0 for each in held)
+        held = devices(self.model, work, precision, parallel, self.hardware, reserves, self.offload)
+        fits = all(each.headroom >= 0 for each in held)
+        return held, fits and not (reserves and refused(self.model, precision, parallel, reserves))
 
     def layouts(self, *, staged: bool = True) -> Iterator[Parallel]:
         """Yield the legal ways to spread the model in which it fits, fewest devices first, then plainest, then widest tp.
@@ -286,10 +297,10 @@ def _layouts(asked: Question) -> Iterator[dict[str, Any]]:
         if problem := size.problem or untold(asked.model.engine.name, parallel):
             yield row | {"problem": str(problem), "copies_of_cache": None, "stages": [], "notes": []}
             continue
-        held = asked.held(work, precision, parallel)
+        held, fits = asked.held(work, precision, parallel)
         shares = device_shares(asked.model, precision, work, parallel)
         yield row | {
-            "fits": asked.suffices(held),
+            "fits": fits,
             "copies_of_cache": max(
                 (piece.group // piece.parts for share in shares for piece in share.caches), default=1
             ),
@@ -330,9 +341,10 @@ def _row(asked: Question, option: str, name: str) -> dict[str, Any]:
 def _changes(asked: Question, held: dict[str, Any], fewest: Parallel | None) -> Iterator[Change]:
     """Yield the single changes that make it fit, those that change least of what is asked and served first.
 
-    A shorter context, fewer sequences, a narrower cache, narrower weights (the widest that fit), weights in the host's
+    A larger share of the device, a shorter context, fewer sequences, a narrower cache, narrower weights (the widest that fit), weights in the host's
     memory (fewest bytes first), other devices.
     """
+    yield from _larger_share(asked)
     for tried in (*_shorter(asked, held), *_fewer(asked, held), *_narrower_cache(asked)):
         if asked.changed(tried.options).fits():
             yield tried
@@ -370,6 +382,30 @@ def _change(
     typed = flags or OWN.said(_given(options) if option == "gpus" else options)
     name = f"--{option.replace('_', '-')}"
     return Change(name, options[option], f"It fits {what}: {typed}{without}.", options, flags)
+
+
+def _larger_share(asked: Question) -> Iterator[Change]:
+    """Yield the smallest share of the device, in percent, that an engine must have; what it doesn't count fits beside it."""
+    flag, model = asked.named.share, asked.model
+    if not flag or asked.problem:
+        return
+    now = getattr(model.engine.flags, flag) or 0
+    room = asked.hardware.usable_bytes.value
+
+    def enough(percent: int) -> bool:
+        tried = asked.changed({"engine_set": {flag: percent / 100}})
+        made = reserved(tried.model, tried.work, tried.precision, tried.parallel, tried.hardware, tried.offload)
+        beside = max(sum(part.value for part in each.beside.values()) for each in made)
+        return tried.fits() and room * percent // 100 + beside <= room
+
+    found = next((percent for percent in range(int(100 * now) + 1, LARGEST_SHARE + 1) if enough(percent)), None)
+    if found is not None:
+        share = found / 100
+        options = {"engine_set": {flag: share}}
+        told = asked.named.said({"share": f"{share:g}"})
+        yield Change(
+            "--engine-set", f"{flag}={share:g}", f"It fits with a larger share of the device: {told}.", options, told
+        )
 
 
 def _shorter(asked: Question, held: dict[str, Any]) -> Iterator[Change]:

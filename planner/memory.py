@@ -254,6 +254,8 @@ def memory(
     if reserves:
         least = min(reserves, key=lambda each: each.pool.value)
         section["engine"] = set_aside(model, precision, parallel, least, section)
+        if model.engine.longest_tokens is not None and section["engine"]["problem"]:
+            section["fits"] = False
         basis |= _engine_basis(least)
     return section, basis
 
@@ -271,27 +273,46 @@ def _entry(device: Device) -> dict[str, Any]:
     }
 
 
+def _capacity(
+    model: Model, precision: Precision, parallel: Parallel, least: Reserve
+) -> tuple[dict[str, Any] | None, str | None]:
+    """Return what an engine makes of the cache that is left, and what it prints instead of starting."""
+    engine = model.engine
+    asked = {key: value for key, value in least.flags.items() if key in Asked._fields and value is not None}
+    if least.pool.value <= 0:
+        return None, least.problem or f"{engine.name} doesn't start: nothing is left for its cache"
+    try:
+        found: dict[str, Any] = import_module(SERVING[engine.name]).capacity(
+            model,
+            Asked(
+                least.pool.value, engine.version, tp=parallel.tp, pp=parallel.pp, cache_dtype=precision.cache,
+                dtype=precision.activations, **asked,
+            ),
+        )  # fmt: skip
+    except PlanError as error:
+        return None, least.problem or str(error)
+    return found, least.problem
+
+
+def _remembers(model: Model) -> bool:
+    return any(cache.owner for stack in model.stacks if stack.name == "decoder" for cache in stack.caches)
+
+
+def refused(model: Model, precision: Precision, parallel: Parallel, reserves: tuple[Reserve, ...]) -> str | None:
+    """Return why an engine doesn't start for the longest request that it was told to expect; None: it does, or wasn't told."""
+    if model.engine.longest_tokens is None or not _remembers(model):
+        return None
+    return _capacity(model, precision, parallel, min(reserves, key=lambda each: each.pool.value))[1]
+
+
 def set_aside(
     model: Model, precision: Precision, parallel: Parallel, least: Reserve, section: dict[str, Any]
 ) -> dict[str, Any]:
     """Return what an engine does with the device that leaves least for the cache: its sum, and what it makes of the rest."""
     engine = model.engine
-    asked = {key: value for key, value in least.flags.items() if key in Asked._fields and value is not None}
-    capacity, problem = None, least.problem
-    remembers = bool(section["cache"])
-    if least.pool.value > 0 and remembers:
-        try:
-            capacity = import_module(SERVING[engine.name]).capacity(
-                model,
-                Asked(
-                    least.pool.value, engine.version, tp=parallel.tp, pp=parallel.pp, cache_dtype=precision.cache,
-                    dtype=precision.activations, **asked,
-                ),
-            )  # fmt: skip
-        except PlanError as error:
-            problem = problem or str(error)
-    elif remembers:
-        problem = problem or f"{engine.name} doesn't start: nothing is left for its cache"
+    remembers = _remembers(model)
+    capacity, problem = _capacity(model, precision, parallel, least) if remembers else (None, least.problem)
+    taken = max(least.pool.value, 0) if least.takes is None else least.takes
     return {
         "name": engine.name,
         "version": engine.version,
@@ -301,8 +322,9 @@ def set_aside(
         **{name: part.value for name, part in (*least.parts.items(), *least.beside.items())},
         "counted": list(least.parts),
         "available_cache": least.pool.value,
+        "cache": taken,
         "required": section["total"] - section["cache"] + min(section["cache"], max(least.pool.value, 0)),
-        "reserved": least.budget.value + sum(part.value for part in least.beside.values()),
+        "reserved": taken + sum(part.value for part in (*least.parts.values(), *least.beside.values())),
         "starts": not problem and (capacity is not None or (least.pool.value >= 0 and not remembers)),
         "problem": problem,
         "notes": least.notes,

@@ -402,8 +402,8 @@ def resolve(
     for patterns in (skips, *(patterns for patterns, _ in rules)):
         if patterns:
             _check(patterns, f"{model.source}, quantization_config")
-    cache = _cache_dtype(model, cache_dtype) if cache_dtype else scheme.cache or own
-    if scheme.cache and not cache_dtype:
+    cache = _cache_dtype(model, cache_dtype) if cache_dtype else model.engine.cache_dtype or scheme.cache or own
+    if scheme.cache and not cache_dtype and not model.engine.cache_dtype:
         notes.append(f"the config's cache scheme stores rows in {cache}")
     if state_dtype:
         state = canonical(state_dtype, "--state-dtype")

@@ -146,8 +146,7 @@ def set_aside(held: dict[str, Any]) -> Table | None:
                 size(engine[part]),
                 "" if part in counted else "beside its share",
             )
-    pool = max(engine["available_cache"], 0)
-    _add(table, "  cache", size(held["cache"]), size(pool), _pool(engine))
+    _add(table, "  cache", size(held["cache"]), size(engine["cache"]), _pool(engine))
     _add(table, "  together", size(engine["required"]), size(engine["reserved"]), "")
     if engine["problem"]:
         table.caption = Text(engine["problem"], "bold red")

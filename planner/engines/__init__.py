@@ -38,6 +38,7 @@ class Engine:
         window_slack: rows that a layer stores beyond its window, for the prompts' chunks; None: windows are in the mask only,
             and all rows are stored.
         windowed: families whose windows it knows; others' layers keep all rows. None: all.
+        cache_dtype: of rows where nothing else is asked, whatever the config says.
         casts_float32: runs models whose config says float32 in bfloat16, where nothing else is asked.
         longest_tokens: of a request, as it is started; None: the model's.
         flags: what it is started with, after defaults; its module's `Flags`.
@@ -51,6 +52,7 @@ class Engine:
     block_tokens: int = 1
     window_slack: int | None = 0
     windowed: frozenset[str] | None = None
+    cache_dtype: str | None = None
     casts_float32: bool = False
     longest_tokens: int | None = None
     flags: Any = None

@@ -49,7 +49,7 @@ def engine_capacity(
         engine: "vllm", "sglang", "trtllm" or "llama.cpp"; "@version" may follow.
         **asked: of these, all but the first have defaults:
             cache_memory_bytes: for the cache, on each rank ("Available KV cache memory").
-            version: of the engine, default: the newest known. device: "cpu" or "cuda" (default).
+            version: of the engine, 0.6 to 0.32 for vLLM, default: the newest known. device: "cpu" or "cuda" (default).
             max_model_len: default: the config's positions. max_num_seqs: bounds the tokens of a step by default.
             block_size: tokens of a block, default: by device and model. cache_dtype: of rows, default: the model's dtype.
             tp, pp: ranks that share heads, and layers. max_num_batched_tokens: of a step, default: by device.

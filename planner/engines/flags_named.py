@@ -17,11 +17,13 @@ class Named(NamedTuple):
 
     Attributes:
         flags: by what they set, with "{}" for the value. A plan's options by their own names, and, where a program counts
-            otherwise: "context": tokens of a sequence, "rows": those of all, "gpu_layers": layers and the head that are
+            otherwise: "context": tokens of a sequence, "rows": those of all, "share": of the device,
+            "gpu_layers": layers and the head that are
             not in the host's memory, "cpu_experts": layers from the first on whose experts are.
         caches, weights: formats that may be narrower than those asked for, in the order tried, and how to say so; "": it
             is a matter of the checkpoint.
         compared: weight formats, and cached: those of the cache, that are listed beside the one asked for.
+        share: of a device that the engine may use, among its own `Flags`; "": it has none.
         experts: which numbers of ranks can divide experts: "any", "all" of a stage's, or those that divide "tp".
         source: of the names.
     """
@@ -32,6 +34,7 @@ class Named(NamedTuple):
     compared: tuple[str, ...] = ("bf16", "fp8", "int8", "awq-int4-g128", "q4_k_m")
     cached: tuple[str, ...] = ("bf16", "fp8")
     experts: str = "any"
+    share: str = ""
     source: str = ""
 
     def allows(self, parallel: Parallel) -> bool:
@@ -67,6 +70,7 @@ OWN = Named(
 NAMED = {
     "vllm": Named(
         {
+            "share": "--gpu-memory-utilization {}",
             "context": "--max-model-len {}",
             "batch": "--max-num-seqs {}",
             "offload_gb": "--cpu-offload-gb {}",
@@ -78,10 +82,12 @@ NAMED = {
         caches={"fp8": "--kv-cache-dtype fp8"},
         weights={"fp8": "--quantization fp8", "awq-int4-g128": ""},
         experts="all",
+        share="gpu_memory_utilization",
         source="vLLM 0.32.0, engine/arg_utils.py; what --prefill-context-parallel-size takes isn't modelled",
     ),
     "sglang": Named(
         {
+            "share": "--mem-fraction-static {}",
             "context": "--context-length {}",
             "batch": "--max-running-requests {}",
             "offload_gb": "--cpu-offload-gb {}",
@@ -93,10 +99,12 @@ NAMED = {
         caches={"fp8": "--kv-cache-dtype fp8_e4m3"},
         weights={"fp8": "--quantization fp8", "awq-int4-g128": ""},
         experts="tp",
+        share="mem_fraction_static",
         source="docs.sglang.io, advanced_features/server_arguments",
     ),
     "trtllm": Named(
         {
+            "share": "--kv_cache_free_gpu_memory_fraction {}",
             "context": "--max_seq_len {}",
             "batch": "--max_batch_size {}",
             "tp": "--tp_size {}",
@@ -106,6 +114,7 @@ NAMED = {
         caches={"fp8": "--kv_cache_dtype fp8"},
         weights={"fp8": "", "awq-int4-g128": ""},
         experts="tp",
+        share="free_gpu_memory_fraction",
         source="nvidia.github.io/TensorRT-LLM, commands/trtllm-serve",
     ),
     "llama.cpp": Named(

@@ -91,7 +91,7 @@ def engine(version: str, settings: Sequence[str]) -> Engine:
     shared = flags.n_seq_max if not flags.kv_unified else 1
     return Engine(
         "llama.cpp", BUILD, block_tokens=CELLS, window_slack=None if flags.swa_full else flags.n_ubatch, windowed=WINDOWED,
-        longest_tokens=flags.n_ctx and flags.n_ctx // shared, flags=flags,
+        cache_dtype="fp16", longest_tokens=flags.n_ctx and flags.n_ctx // shared, flags=flags,
     )  # fmt: skip
 
 

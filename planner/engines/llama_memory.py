@@ -109,7 +109,7 @@ def reserve(
         found.append(
             Reserve(
                 stage, listed, budget, taken, {}, pool, None, _problem(model, flags, dtype, needed, pool.value, parallel), notes,
-                Fraction(wanted, planned) if planned else Fraction(1),
+                Fraction(wanted, planned) if planned else Fraction(1), needed,
             )
         )  # fmt: skip
     return tuple(found)

@@ -42,6 +42,7 @@ class Reserve(NamedTuple):
         pool: left for the cache, the least and most that it may be; below 0: it doesn't start.
         capacity: what `planner.engine_capacity` says of the pool, None: not even one request fits.
         problem: what it prints instead of starting. notes: what a user should know.
+        takes: bytes that its caches take at once; None: all of the pool.
         cached: what the device holds of caches, as a share of what its stage's layers need (types of its own, layers elsewhere).
     """
 
@@ -55,6 +56,7 @@ class Reserve(NamedTuple):
     problem: str | None
     notes: list[str]
     cached: Fraction = Fraction(1)
+    takes: int | None = None
 
     def size(self, name: str) -> int:
         """Return the bytes of a part, counted or not; 0 where there is none."""

@@ -83,10 +83,13 @@ CAPPED = {"gemma2": (0, 6, 4)}
 """Families whose windows cap max_model_len, until that version."""
 
 ALTERNATING = frozenset({"gpt_oss"})
-"""Families whose even layers have the window, whatever `layer_types` says."""
+"""Families whose even layers have the window, whichever `layer_types` names, unless it names all."""
 
 FP8_LATENT_BYTES = 656
 """A chosen latent of 8 bits, as FlashMLA on Hopper stores it: 512 elements, 4 scales of 32 bits, 64 rotary elements of 16."""
+
+PACKED = "fp8_ds_mla"
+"""vLLM's name for that format; it follows from any 8-bit type."""
 
 EARLY_LATENT_HEAD = 256
 """Width that 0.6 pads keys and values of MLA to, 192 wide in every published model; 0.7.0 keeps 192."""
@@ -434,10 +437,9 @@ def release(text: str) -> Version:
 def _widths(model: Model, rules: Rules, asked: Asked, version: Version) -> tuple[int, int, int]:
     """Return the bits of a cache element, of the model's dtype and of an element of a recurrent state."""
     stored = canonical(model.dtype, f"{model.source}, torch_dtype") if model.dtype else "bf16"
-    cache_dtype = "fp8" if asked.cache_dtype == "fp8_ds_mla" else asked.cache_dtype
     dtype, state_dtype = (None if each == "auto" else each for each in (asked.dtype, asked.state_dtype))
     own = dtype or ("bf16" if stored == "fp32" else stored)
-    precision = resolve(model, dtype=own, cache_dtype=cache_dtype)
+    precision = resolve(model, dtype=own, cache_dtype="fp8" if asked.cache_dtype == PACKED else asked.cache_dtype)
     if precision.cache not in CACHE_DTYPES:
         allowed = ", ".join(CACHE_DTYPES)
         raise PlanError(
@@ -478,7 +480,12 @@ def _packs_latents(model: Model, asked: Asked, version: Version) -> bool:
     chosen = any(isinstance(block, LatentAttention) and block.chooser is not None for block in _blocks(model))
     cache = asked.cache_dtype or "auto"
     narrow = cache.startswith("fp8") or (cache == "auto" and version < (0, 12))
-    return chosen and narrow and asked.device == "cuda" and model.family not in UNINDEXED
+    packs = chosen and narrow and asked.device == "cuda" and model.family not in UNINDEXED
+    if cache == PACKED and not packs:
+        raise PlanError(
+            f"found {cache}, a format of chosen latents on a GPU", where="cache_dtype", fix="say fp8, or choose a model with an indexer"
+        )  # fmt: skip
+    return packs
 
 
 def _layers(model: Model, flags: Started, rules: Rules, pp: int) -> tuple[list[range], Layers]:
@@ -498,7 +505,7 @@ def _layers(model: Model, flags: Started, rules: Rules, pp: int) -> tuple[list[r
     if pp > max(depth, 1):
         raise PlanError(f"found {pp}, but there are {depth} layers", where="pp", fix="choose at most as many")
     windows = {spec.span for _, spec in found if spec.kind == "sliding"}
-    if model.family in ALTERNATING and windows:
+    if model.family in ALTERNATING and windows and any(spec.kind == "full" for _, spec in found):
         kinds: tuple[Kind, Kind] = ("sliding", "full")
         found = [
             (layer, replace(spec, kind=kinds[layer % 2], span=max(windows) * (1 - layer % 2))) for layer, spec in found

@@ -205,6 +205,7 @@ def test_packed_latents() -> None:
         "qk_rope_head_dim": 64, "index_head_dim": 128, "index_n_heads": 4, "index_topk": 64, "q_lora_rank": 64,
     }  # fmt: skip
     wide, packed = (capacity(config, device="cuda", cache_dtype=dtype)["bytes_per_token"] for dtype in ("auto", "fp8"))
+    assert capacity(config, device="cuda", cache_dtype="fp8_ds_mla")["bytes_per_token"] == packed
     assert (wide, packed) == (6 * (576 * 2 + 132), 6 * (656 + 132))
     assert capacity(config, device="cuda", version="0.11.0")["bytes_per_token"] == packed
 
@@ -269,6 +270,7 @@ def test_batches_in_flight() -> None:
         ({"version": "new"}, ("version", "new")),
         ({"device": "tpu"}, ("device", "tpu", "cuda")),
         ({"cache_dtype": "q4_0"}, ("cache_dtype", "q4_0", "fp8")),
+        ({"cache_dtype": "fp8_ds_mla"}, ("cache_dtype", "fp8_ds_mla", "say fp8")),
         ({"tp": 3}, ("tp", "3", "2 key-value heads")),
         ({"pp": 7}, ("pp", "7", "6 layers")),
         ({"block_size": 0}, ("block_size", "0")),
