@@ -117,7 +117,7 @@ class Rules(NamedTuple):
         caches_prefixes: prefix caching is on for models with states too, which then keep more than one.
         flies: windows reserve room for all batches in flight, and not for one.
         checkpoints: with prefix caching, Mamba-2 keeps one state more.
-        wide_states: on a CPU with AVX-512 BF16, recurrent states are fp32 whatever the config says.
+        wide_states: on a CPU with AVX-512 BF16, recurrent states are fp32 unless a narrower type is asked for.
         pads_pages: a page that doesn't divide the largest is padded; before, the model was refused.
         own_window_blocks: windows' blocks are a multiple of the kernel's even if --block-size isn't.
         spread: groups are as long as the commonest kind where that has less than so many times the layers of the rarest.
