@@ -345,6 +345,7 @@ def _changes(asked: Question, held: dict[str, Any], fewest: Parallel | None) -> 
     memory (fewest bytes first), other devices.
     """
     yield from _larger_share(asked)
+    yield from _started_shorter(asked)
     for tried in (*_shorter(asked, held), *_fewer(asked, held), *_narrower_cache(asked)):
         if asked.changed(tried.options).fits():
             yield tried
@@ -387,7 +388,7 @@ def _change(
 def _larger_share(asked: Question) -> Iterator[Change]:
     """Yield the smallest share of the device, in percent, that an engine must have; what it doesn't count fits beside it."""
     flag, model = asked.named.share, asked.model
-    if not flag or asked.problem:
+    if not flag or asked.problem or model.engine.flags is None:
         return
     now = getattr(model.engine.flags, flag) or 0
     room = asked.hardware.usable_bytes.value
@@ -406,6 +407,26 @@ def _larger_share(asked: Question) -> Iterator[Change]:
         yield Change(
             "--engine-set", f"{flag}={share:g}", f"It fits with a larger share of the device: {told}.", options, told
         )
+
+
+def _started_shorter(asked: Question) -> Iterator[Change]:
+    """Yield the longest request that an engine can be told to expect instead of one that it doesn't start for."""
+    flag, told, work = asked.named.length, asked.model.engine.longest_tokens, asked.work
+    if not flag or told is None:
+        return
+
+    def starts(tokens: int) -> bool:
+        return asked.changed({"engine_set": {flag: tokens}}).fits()
+
+    if work.context >= told or not starts(work.context):
+        return
+    low, high = work.context, told
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if starts(middle) else (low, middle)
+    said = asked.named.said({"context": low})
+    text = f"It fits, started for requests of {low:,} tokens: {said}."
+    yield Change("--engine-set", f"{flag}={low}", text, {"engine_set": {flag: low}}, said)
 
 
 def _shorter(asked: Question, held: dict[str, Any]) -> Iterator[Change]:
@@ -494,7 +515,7 @@ def _some_bytes(asked: Question, held: dict[str, Any]) -> Change | None:
     short = -min(each["headroom"] for each in held["devices"])
     amount = -(-short * 10 // GIB) / 10
     options = {"offload_gb": amount}
-    if not _can(asked, "offload_gb") or not asked.changed(options).fits():
+    if short <= 0 or not _can(asked, "offload_gb") or not asked.changed(options).fits():
         return None
     return _change(asked, "offload_gb", options, "with some weights in the host's memory", options)
 

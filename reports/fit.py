@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from reports.table import set_aside
 from reports.units import size
 
 PARTS = ("weights", "cache", "activations", "runtime", "total", "usable")
@@ -28,6 +29,9 @@ def show(found: dict[str, Any], console: Console | None = None) -> None:
             out.print(Text(f"Or: {other['text']}"))
     out.print()
     out.print(_held(held))
+    if engine := set_aside(held):
+        out.print()
+        out.print(engine)
     out.print()
     out.print(_fewest(found))
     out.print(Text(f"Legal tp: {', '.join(map(str, found['legal_tp']))}"))

@@ -507,3 +507,24 @@ def test_a_loaded_model_takes_no_options_of_its_own() -> None:
     """They were load's."""
     with pytest.raises(PlanError, match=r"load\(\)"):
         fit(planner.load("gpt2"), hardware="t4", engine="transformers")
+
+
+def test_a_larger_share_of_the_device() -> None:
+    """42,256 tokens of 128 KiB are 112 MiB more than 92 % of a card leaves, and 93 % is 242 MiB more."""
+    found = fit("llama3.1-8b", hardware="rtx-4090", engine="vllm", prompt=42000, generate=256)
+    change = found["smallest_change"]
+    assert (change["option"], change["value"]) == ("--engine-set", "gpu_memory_utilization=0.93")
+    assert change["flags"] == "--gpu-memory-utilization 0.93"
+    assert -found["asked"]["headroom"] < 25383256719 // 100
+    again = fit("llama3.1-8b", hardware="rtx-4090", engine="vllm", prompt=42000, generate=256, **change["options"])
+    assert again["fits"]
+
+
+def test_an_engine_that_does_not_start_for_the_longest_request() -> None:
+    """The workload fits, the request that the engine is told to expect doesn't: it doesn't fit, and the longest that does is said."""
+    found = fit("llama3.1-8b", hardware="rtx-4090", engine="vllm", engine_set={"max_model_len": 100000})
+    assert found["asked"]["headroom"] > 0
+    assert not found["fits"]
+    change = found["smallest_change"]
+    assert (change["option"], change["value"]) == ("--engine-set", "max_model_len=41344")
+    assert "41,344 tokens" in found["asked"]["engine"]["problem"]

@@ -24,6 +24,7 @@ class Named(NamedTuple):
             is a matter of the checkpoint.
         compared: weight formats, and cached: those of the cache, that are listed beside the one asked for.
         share: of a device that the engine may use, among its own `Flags`; "": it has none.
+        length: of the longest request that it is told to expect, likewise.
         experts: which numbers of ranks can divide experts: "any", "all" of a stage's, or those that divide "tp".
         source: of the names.
     """
@@ -35,6 +36,7 @@ class Named(NamedTuple):
     cached: tuple[str, ...] = ("bf16", "fp8")
     experts: str = "any"
     share: str = ""
+    length: str = ""
     source: str = ""
 
     def allows(self, parallel: Parallel) -> bool:
@@ -83,6 +85,7 @@ NAMED = {
         weights={"fp8": "--quantization fp8", "awq-int4-g128": ""},
         experts="all",
         share="gpu_memory_utilization",
+        length="max_model_len",
         source="vLLM 0.32.0, engine/arg_utils.py; what --prefill-context-parallel-size takes isn't modelled",
     ),
     "sglang": Named(
@@ -100,6 +103,7 @@ NAMED = {
         weights={"fp8": "--quantization fp8", "awq-int4-g128": ""},
         experts="tp",
         share="mem_fraction_static",
+        length="context_length",
         source="docs.sglang.io, advanced_features/server_arguments",
     ),
     "trtllm": Named(
@@ -115,6 +119,7 @@ NAMED = {
         weights={"fp8": "", "awq-int4-g128": ""},
         experts="tp",
         share="free_gpu_memory_fraction",
+        length="max_seq_len",
         source="nvidia.github.io/TensorRT-LLM, commands/trtllm-serve",
     ),
     "llama.cpp": Named(

@@ -14,6 +14,7 @@ Letters: T tokens of a step, S requests, V vocabulary, D model width, F hidden w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from planner.activations import Place, Rules, peak
@@ -36,6 +37,9 @@ LARGE_DEVICE_BYTES = 70 * GIB
 
 STEP_TOKENS = {True: 8192, False: 2048}
 """Default of max_num_batched_tokens of `vllm serve`, on large devices and on others."""
+
+LARGEST_DEVICE_BYTES, LARGEST_STEP_TOKENS = 160 * GIB, 16384
+"""Devices from here on, and their default (0.32)."""
 
 REQUESTS = {True: 1024, False: 256}
 """Default of max_num_seqs, likewise; before 0.8, 256 everywhere."""
@@ -122,7 +126,7 @@ def reserve(
     usable = hardware.usable_bytes
     seen, least, most = (int(each or usable.value) for each in (usable.value, usable.low, usable.high))
     budget = Part(
-        int(share * seen), int(share * least), int(share * most),
+        ceil(share * seen), ceil(share * least), ceil(share * most),
         f"gpu_memory_utilization {share:g} x what programs see of the device", hardware.source(usable),
     )  # fmt: skip
     weights = loaded(model, precision, parallel, version)
@@ -157,7 +161,9 @@ def _started(model: Model, hardware: Hardware) -> tuple[vllm.Flags, vllm.Version
     v1 = version >= (0, 8)
     seats = given.max_num_seqs or REQUESTS[large and v1]
     split = v1 or longest > LONG_PROMPT
-    tokens = STEP_TOKENS[large] if v1 else STEP_TOKENS[False]
+    tokens = STEP_TOKENS[large and v1]
+    if v1 and hardware.usable_bytes.value >= LARGEST_DEVICE_BYTES:
+        tokens = LARGEST_STEP_TOKENS
     if not split or model.kind == "encoder-decoder":
         tokens = max(tokens, longest)
     started = given._replace(

@@ -7,6 +7,7 @@ Constants of `planner.engines.vllm_memory` were found on 0.19's and 0.15's; the 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -94,7 +95,7 @@ def test_the_sum() -> None:
     for said in (old, new):
         assert said["available_cache"] == said["budget"] - sum(said[part] for part in said["counted"])
     assert new["available_cache"] == old["available_cache"] - old["graphs"]
-    assert old["budget"] == int(0.9 * 85029615043)
+    assert old["budget"] == math.ceil(0.9 * 85029615043)
 
 
 def test_defaults_by_device_and_version() -> None:
@@ -107,6 +108,7 @@ def test_defaults_by_device_and_version() -> None:
     assert flags("0.19", "h100-sxm") == (8192, 1024, 0.9)
     assert flags("0.19", "a100-sxm") == (2048, 256, 0.9)
     assert flags("0.32", "rtx-4090") == (2048, 256, 0.92)
+    assert flags("0.32", "b200") == (16384, 1024, 0.92)
 
 
 def test_activations_follow_the_step_and_not_the_length() -> None:
