@@ -154,6 +154,7 @@ class Cache:
         stride: one row stands for that many tokens (DeepSeek-V4); `fixed` is then kept from the first row on.
         tail: elements per token that no row stands for yet.
         split: how tensor-parallel ranks divide each row, or the fixed elements; none: every rank holds all.
+        chooses: keys that only choose which rows are read (DeepSeek-V3.2's indexer).
     """
 
     kind: Literal["self", "cross", "state"]
@@ -165,6 +166,7 @@ class Cache:
     stride: int = 1
     tail: int = 0
     split: Splits = ()
+    chooses: bool = False
 
     def kept(self, tokens: Number, engine: Engine) -> Number:
         """Return the rows that may be read after `tokens` tokens under an engine's rules."""

@@ -50,7 +50,7 @@ class Indexer:
 
     def caches(self) -> tuple[Cache, ...]:
         """Return one key a token."""
-        return (Cache("self", self.head),)
+        return (Cache("self", self.head, chooses=self.weighted),)
 
     def cores(self) -> tuple[Core, ...]:
         """Return the scores of all earlier keys, and their weighted sum over heads."""

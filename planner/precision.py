@@ -209,7 +209,12 @@ DTYPES: dict[str, Fraction] = {
 }
 """Bits of an element of activations, caches and states, its share of block scales included."""
 
-LAYOUTS: dict[str, dict[int, int]] = {"fp8_ds_mla": {576: 656, 128: 132}}
+SCALED_ELEMENTS = 128
+"""Elements of packed cache rows that share a scale."""
+
+PACKED_LATENTS = "fp8_ds_mla"
+
+LAYOUTS: dict[str, dict[int, int]] = {PACKED_LATENTS: {576: 656, 128: 132}}
 """Formats of whole cache rows, in which elements differ in width: bytes of a row, by its elements.
 
 fp8_ds_mla: a latent is 512 elements of 8 bits, a 32-bit scale for each 128 of them and 64 rotary elements of 16 bits; the key
@@ -243,6 +248,15 @@ def canonical(dtype: str, where: str) -> str:
 def element_bits(dtype: str) -> Fraction:
     """Return the bits of an element, its share of block scales included (q8_0: 34 bytes for 32, 8.5 bits)."""
     return row_bits(dtype, next(iter(LAYOUTS[dtype]))) if dtype in LAYOUTS else DTYPES[dtype]
+
+
+def chooser_bytes(head: int) -> int:
+    """Return the bytes of a key that chooses rows, as engines store it: 8-bit elements, a 32-bit scale for 128 of them.
+
+    >>> chooser_bytes(128)
+    132
+    """
+    return head + 4 * (head // SCALED_ELEMENTS)
 
 
 def row_bits(dtype: str, row: int) -> Fraction:
@@ -329,6 +343,7 @@ class Precision(NamedTuple):
         experts: format of routed experts, where it isn't that of the other weights (DeepSeek-V4).
         rules: formats that differ by module; the first that names one holds.
         default: format of modules that no rule names; None: `weights`.
+        packs_choosers: keys that choose rows are 8 bits with scales, whatever the cache is.
     """
 
     activations: str
@@ -341,6 +356,7 @@ class Precision(NamedTuple):
     experts: str | None = None
     rules: tuple[Rule, ...] = ()
     default: str | None = None
+    packs_choosers: bool = False
 
     @property
     def base(self) -> str:
@@ -405,13 +421,17 @@ def resolve(
     cache = _cache_dtype(model, cache_dtype) if cache_dtype else model.engine.cache_dtype or scheme.cache or own
     if scheme.cache and not cache_dtype and not model.engine.cache_dtype:
         notes.append(f"the config's cache scheme stores rows in {cache}")
+    if cache == "fp8" and model.engine.packs_latents and _chooses_latents(model):
+        cache = PACKED_LATENTS
+        notes.append(f"{model.engine.name} packs 8-bit latents with their scales: {PACKED_LATENTS}")
     if state_dtype:
         state = canonical(state_dtype, "--state-dtype")
     else:
         state = canonical(model.state_dtype or "fp32", f"{model.source}, mamba_ssm_dtype")
     own = chosen if _is_plain(chosen) else own
     default = (scheme.weights or own) if rules else None
-    found = Precision(activations, chosen, cache, state, own, skips, (), experts, rules, default)
+    packs = model.engine.packs_choosers
+    found = Precision(activations, chosen, cache, state, own, skips, (), experts, rules, default, packs)
     if rules:
         notes += _rule_notes(model, found)
     return found._replace(notes=tuple(dict.fromkeys(notes)))
@@ -419,7 +439,11 @@ def resolve(
 
 def cache_bits(precision: Precision, cache: Cache) -> Fraction:
     """Return the bits of an element of a cache: of its rows, or of its state."""
-    return element_bits(precision.state) if cache.kind == "state" else row_bits(precision.cache, cache.row)
+    if cache.kind == "state":
+        return element_bits(precision.state)
+    if cache.chooses and precision.packs_choosers:
+        return Fraction(8 * chooser_bytes(cache.row), cache.row)
+    return row_bits(precision.cache, cache.row)
 
 
 def _cache_dtype(model: Model, name: str) -> str:
@@ -437,6 +461,18 @@ def _cache_dtype(model: Model, name: str) -> str:
             where="--cache-dtype", fix="choose fp8",
         )  # fmt: skip
     return layout
+
+
+def unpacked(cache: str) -> str:
+    """Return the dtype of a cache's elements: that of packed latents is fp8."""
+    return "fp8" if cache == PACKED_LATENTS else cache
+
+
+def _chooses_latents(model: Model) -> bool:
+    """Return whether keys choose which latents are read, all rows being of a size that engines pack."""
+    caches = [cache for stack in model.stacks for cache in stack.caches if cache.kind != "state"]
+    known = LAYOUTS[PACKED_LATENTS]
+    return any(cache.chooses for cache in caches) and all(not cache.split and cache.row in known for cache in caches)
 
 
 def _is_plain(name: str) -> bool:

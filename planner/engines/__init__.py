@@ -38,6 +38,8 @@ class Engine:
         window_slack: rows that a layer stores beyond its window, for the prompts' chunks; None: windows are in the mask only,
             and all rows are stored.
         windowed: families whose windows it knows; others' layers keep all rows. None: all.
+        packs_choosers: keys that choose rows are 8 bits with scales, whatever the cache is.
+        packs_latents: 8-bit latents beside such keys are packed with their scales (`fp8_ds_mla`).
         cache_dtype: of rows where nothing else is asked, whatever the config says.
         casts_float32: runs models whose config says float32 in bfloat16, where nothing else is asked.
         longest_tokens: of a request, as it is started; None: the model's.
@@ -52,6 +54,8 @@ class Engine:
     block_tokens: int = 1
     window_slack: int | None = 0
     windowed: frozenset[str] | None = None
+    packs_choosers: bool = False
+    packs_latents: bool = False
     cache_dtype: str | None = None
     casts_float32: bool = False
     longest_tokens: int | None = None

@@ -26,7 +26,7 @@ from planner.engines.rank import Held, held, place, process, remembered
 from planner.engines.serving import GIB, Part, Reserve, exact, parse
 from planner.errors import PlanError
 from planner.model import Model
-from planner.precision import Precision, canonical, element_bits, resolve
+from planner.precision import SCALED_ELEMENTS, Precision, canonical, chooser_bytes, element_bits, resolve, unpacked
 from planner.shard import Parallel, device_shares
 from planner.workload import Workload
 
@@ -48,9 +48,6 @@ NEWEST_TEXT = ".".join(map(str, NEWEST))
 UNKNOWN_LENGTH = 2048
 
 CACHE_DTYPES = ("fp16", "bf16", "fp8")
-
-INDEX_GROUP = 128
-"""Elements of an indexer's key, and of a packed latent, of 8 bits, that share a scale of 32."""
 
 PACKED_ROPE_BYTES = 2
 """Bytes of an element of the rotary key, which stays 16 bits wide in a packed latent."""
@@ -162,7 +159,7 @@ def engine(version: str, settings: Sequence[str]) -> Engine:
     parsed(version or NEWEST_TEXT)
     page = flags.page_size or PAGES.get(flags.attention_backend or "", 1)
     return Engine(
-        "sglang", version or NEWEST_TEXT, block_tokens=page, window_slack=None, casts_float32=True,
+        "sglang", version or NEWEST_TEXT, block_tokens=page, window_slack=None, casts_float32=True, packs_choosers=True, packs_latents=flags.attention_backend != "trtllm_mla",
         longest_tokens=flags.context_length, flags=flags,
     )  # fmt: skip
 
@@ -213,16 +210,7 @@ def packed_bytes(latent: int, rope: int) -> int:
     656
     """
     rank = latent - rope
-    return rank + 4 * (rank // INDEX_GROUP) + PACKED_ROPE_BYTES * rope
-
-
-def index_bytes(head: int) -> int:
-    """Return the bytes of an indexer's key: 8-bit elements, a 32-bit scale for 128 of them.
-
-    >>> index_bytes(128)
-    132
-    """
-    return head + 4 * (head // INDEX_GROUP)
+    return rank + 4 * (rank // SCALED_ELEMENTS) + PACKED_ROPE_BYTES * rope
 
 
 def _layout(model: Model, layers: list[Held], flags: Flags, version: Version, asked: Asked) -> Layout:
@@ -231,10 +219,10 @@ def _layout(model: Model, layers: list[Held], flags: Flags, version: Version, as
     stored = canonical(model.dtype, f"{model.source}, torch_dtype") if model.dtype else "bf16"
     dtype, given = (None if each == "auto" else each for each in (asked.dtype, asked.cache_dtype))
     own = dtype or ("bf16" if stored == "fp32" else stored)
-    precision = resolve(model, dtype=own, cache_dtype=given)
-    if precision.cache not in CACHE_DTYPES:
+    cache = unpacked(resolve(model, dtype=own, cache_dtype=given).cache)
+    if cache not in CACHE_DTYPES:
         raise PlanError(
-            f"found {precision.cache}, allowed are {', '.join(CACHE_DTYPES)}",
+            f"found {cache}, allowed are {', '.join(CACHE_DTYPES)}",
             where="cache_dtype",
             fix="choose one of these",
         )
@@ -253,8 +241,8 @@ def _layout(model: Model, layers: list[Held], flags: Flags, version: Version, as
     )
     since = TWO_POOLS.get(model.family)
     two = since is not None and version >= since and not flags.disable_hybrid_swa_memory
-    row, wide = (int(element_bits(name)) for name in (precision.cache, state))
-    return Layout(page, row, wide, indexed and precision.cache == "fp8" and not raw, max(ropes, default=0), two)
+    row, wide = (int(element_bits(name)) for name in (cache, state))
+    return Layout(page, row, wide, indexed and cache == "fp8" and not raw, max(ropes, default=0), two)
 
 
 class Row(NamedTuple):
@@ -267,7 +255,7 @@ class Row(NamedTuple):
 
 
 def _row(each: Held, layout: Layout, rules: Rules) -> Row:
-    index = index_bytes(each.index) if each.index else 0
+    index = chooser_bytes(each.index) if each.index else 0
     if each.kind == "latent":
         plain = each.key * layout.row_bits // 8
         stored = packed_bytes(each.key, layout.rope) if layout.packs else plain

@@ -23,10 +23,10 @@ from planner.engines import Engine
 from planner.engines.capacity import Asked
 from planner.engines.rank import Held, held, place, process, remembered
 from planner.engines.serving import GIB, Part, Reserve, exact, parse
-from planner.engines.sglang import index_bytes, packed_bytes
+from planner.engines.sglang import packed_bytes
 from planner.errors import PlanError
 from planner.model import Model
-from planner.precision import Precision, canonical, element_bits, resolve
+from planner.precision import PACKED_LATENTS, Precision, canonical, chooser_bytes, element_bits, resolve
 from planner.shard import Parallel, device_shares
 from planner.workload import Workload, workload
 
@@ -68,7 +68,7 @@ WINDOW_POOLS: Version = (0, 20)
 
 CACHE_DTYPES = ("fp32", "fp16", "bf16", "fp8", "int8", "nvfp4")
 
-PACKED = "fp8_ds_mla"
+PACKED = PACKED_LATENTS
 """The name of a cache of packed latents: 8-bit elements, their scales and a 16-bit rotary key (sparse/dsa/cache_manager.py);
 8-bit latents without it have 576 bytes (pull request 8692)."""
 
@@ -129,7 +129,7 @@ def engine(version: str, settings: Sequence[str]) -> Engine:
         )
     return Engine(
         "trtllm", version or NEWEST_TEXT, block_tokens=flags.tokens_per_block or _block(number),
-        window_slack=0 if len(set(flags.windows)) > 1 and number >= WINDOW_POOLS else None, casts_float32=True,
+        window_slack=0 if len(set(flags.windows)) > 1 and number >= WINDOW_POOLS else None, casts_float32=True, packs_choosers=True,
         longest_tokens=flags.max_seq_len, flags=flags,
     )  # fmt: skip
 
@@ -186,7 +186,7 @@ class Rows(NamedTuple):
 
     def bytes(self, each: Held) -> Fraction:
         """Return the bytes of a token of one layer."""
-        index = index_bytes(each.index) if each.index else 0
+        index = chooser_bytes(each.index) if each.index else 0
         if self.packed and each.kind == "latent":
             return Fraction(packed_bytes(each.key, self.rope) + index)
         return each.row * self.bits / 8 + index
@@ -196,7 +196,7 @@ def _rows(model: Model, layers: list[Held], flags: Flags, version: Version, aske
     from planner.blocks import LatentAttention  # noqa: PLC0415
 
     stored = canonical(model.dtype, f"{model.source}, torch_dtype") if model.dtype else "bf16"
-    packed = flags.kv_cache_dtype == PACKED
+    packed = PACKED in {flags.kv_cache_dtype, asked.cache_dtype}
     dtype, name = (None if each == "auto" else each for each in (asked.dtype, None if packed else asked.cache_dtype))
     own = dtype or ("bf16" if stored == "fp32" else stored)
     cache = "fp8" if packed else "nvfp4" if name in {"nvfp4", "fp4"} else "int8" if name == "int8" else ""

@@ -27,7 +27,7 @@ from planner.engines.capacity import Asked, Device
 from planner.engines.serving import GIB, Reserve, parse
 from planner.errors import PlanError
 from planner.model import Model
-from planner.precision import canonical, element_bits, resolve
+from planner.precision import PACKED_LATENTS, canonical, chooser_bytes, element_bits, resolve, unpacked
 
 if TYPE_CHECKING:
     from planner.recurrent import DeltaRule, LightningAttention, Mamba, Mamba2, ShortConvolution
@@ -61,9 +61,6 @@ LATENT_KERNEL_TOKENS = 128
 INDEXER_KERNEL_TOKENS = 64
 """Tokens of a block of the kernels that score chosen latents only (DeepSeek-V3.2)."""
 
-INDEXER_GROUP = 128
-"""Elements of an indexer's key, of 8 bits, that share a scale of 32."""
-
 EXPANDED = frozenset({"minicpm3"})
 """Families whose latents vLLM expands and keeps as keys and values, padded to the width of a key."""
 
@@ -88,7 +85,7 @@ ALTERNATING = frozenset({"gpt_oss"})
 FP8_LATENT_BYTES = 656
 """A chosen latent of 8 bits, as FlashMLA on Hopper stores it: 512 elements, 4 scales of 32 bits, 64 rotary elements of 16."""
 
-PACKED = "fp8_ds_mla"
+PACKED = PACKED_LATENTS
 """vLLM's name for that format; it follows from any 8-bit type."""
 
 EARLY_LATENT_HEAD = 256
@@ -204,7 +201,7 @@ def engine(version: str, settings: Sequence[str]) -> Engine:
     slack = None if rules.one_table else flags.max_num_batched_tokens or BATCHED_TOKENS["cuda"]
     return Engine(
         "vllm", version or NEWEST_TEXT, window_margin=1, block_tokens=flags.block_size or BLOCK_TOKENS["cuda"],
-        window_slack=slack, casts_float32=True, longest_tokens=flags.max_model_len, flags=flags,
+        window_slack=slack, casts_float32=True, packs_choosers=True, packs_latents=True, longest_tokens=flags.max_model_len, flags=flags,
     )  # fmt: skip
 
 
@@ -440,15 +437,14 @@ def _widths(model: Model, rules: Rules, asked: Asked, version: Version) -> tuple
     dtype, state_dtype = (None if each == "auto" else each for each in (asked.dtype, asked.state_dtype))
     own = dtype or ("bf16" if stored == "fp32" else stored)
     precision = resolve(model, dtype=own, cache_dtype="fp8" if asked.cache_dtype == PACKED else asked.cache_dtype)
-    if precision.cache not in CACHE_DTYPES:
+    cache = unpacked(precision.cache)
+    if cache not in CACHE_DTYPES:
         allowed = ", ".join(CACHE_DTYPES)
-        raise PlanError(
-            f"found {precision.cache}, allowed are {allowed}", where="cache_dtype", fix="choose one of these"
-        )
+        raise PlanError(f"found {cache}, allowed are {allowed}", where="cache_dtype", fix="choose one of these")
     own = precision.activations
     chosen = state_dtype or _state_dtype(model, version)
     states = canonical(chosen or ("fp32" if asked.device == "cpu" and rules.wide_states else own), "state_dtype")
-    row, plain, state = (int(element_bits(name)) for name in (precision.cache, own, states))
+    row, plain, state = (int(element_bits(name)) for name in (cache, own, states))
     return row, plain, state
 
 
@@ -598,7 +594,7 @@ def _latents(block: LatentAttention, model: Model, flags: Started, rules: Rules)
     yield Spec(kind, (1, latent.row), width, span=latent.window or 0)
     if keys and model.family not in UNINDEXED:
         head = keys[0].row
-        yield Spec("latent", (1, head), head + 4 * (head // INDEXER_GROUP), block=INDEXER_KERNEL_TOKENS)
+        yield Spec("latent", (1, head), chooser_bytes(head), block=INDEXER_KERNEL_TOKENS)
 
 
 def _state(block: Mamba | Mamba2 | DeltaRule | LightningAttention | ShortConvolution, flags: Started) -> Spec:
