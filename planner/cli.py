@@ -389,13 +389,19 @@ def check(
             "--config", "-c", metavar="FILE_OR_NAME", help="config of its model (default: by the name that it prints)"
         ),
     ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            "--hardware", metavar="NAME_OR_FILE", help="devices that vLLM ran on: what it sets aside is predicted too"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare an engine's start-up log with the planner, line by line; exit code 1 where something differs."""
     from planner.engines.log import check as checked  # noqa: PLC0415
     from planner.engines.log import differs  # noqa: PLC0415
 
-    found = checked(log, config)
+    found = checked(log, config, hardware)
     if as_json:
         _print_json(found)
     else:

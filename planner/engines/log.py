@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +18,13 @@ import profiles
 from planner.api import load
 from planner.engines import vllm
 from planner.engines.capacity import Asked
-from planner.engines.vllm_memory import loaded
+from planner.engines.serving import Reserve
+from planner.engines.vllm_memory import loaded, reserve
 from planner.errors import PlanError
 from planner.model import Model
-from planner.precision import canonical, resolve
+from planner.precision import Precision, canonical, resolve
 from planner.shard import Parallel
+from planner.workload import Workload
 
 GIB = 2**30
 
@@ -35,6 +38,7 @@ TOLERANCES = {
     "tokens": 0.1,
     "blocks": 0.1,
     "weights": 1.0,
+    "cache memory": 3.0,
     "cache memory of one request": 0.1,
     "cache": 0.1,
     "estimated cache": 0.1,
@@ -50,6 +54,7 @@ TOLERANCES = {
 
 HEADERS = (
     r"non-default args:", r"\bargs: Namespace\(", r"Initializing an? (?:V\d )?LLM engine", r"Chunked prefill is enabled with",
+    r"total_gpu_memory \([\d.]+GiB\) x ",
 )  # fmt: skip
 """What lines with flags start with; later ones win."""
 
@@ -67,6 +72,8 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "data_parallel_size": ("data_parallel_size",),
     "enable_expert_parallel": ("enable_expert_parallel",),
     "enable_prefix_caching": ("enable_prefix_caching",),
+    "gpu_memory_utilization": ("gpu_memory_utilization",),
+    "enforce_eager": ("enforce_eager",),
     "swap_space": ("swap_space",),
     "device": ("device_config", "device"),
     "speculative_config": ("speculative_config",),
@@ -82,6 +89,11 @@ COUNT = r"(\d[\d,]*)"
 LINES: tuple[tuple[str, str, str], ...] = (
     ("weights", "GiB", rf"(?:Model loading|Loading model weights) took {AMOUNT}"),
     ("weights", "GiB", rf"model weights take {AMOUNT}"),
+    ("activations", "GiB", rf"activation peak memory takes {AMOUNT}"),
+    ("activations", "GiB", rf"{AMOUNT} for peak activation"),
+    ("runtime", "GiB", rf"non_torch_memory takes {AMOUNT}"),
+    ("runtime", "GiB", rf"{AMOUNT} for non-torch memory"),
+    ("graphs", "GiB", rf"{AMOUNT} for CUDAGraph memory"),
     ("cache memory", "GiB", rf"Available KV cache memory: {AMOUNT}"),
     ("cache memory", "GiB", rf"reserved for KV Cache is {AMOUNT}"),
     ("cache memory", "GiB", rf"\bkv_cache_size={AMOUNT}"),
@@ -96,6 +108,9 @@ LINES: tuple[tuple[str, str, str], ...] = (
     ("concurrency", "requests", rf"Maximum concurrency for {COUNT} tokens per request: (\d+(?:\.\d+)?)x"),
 )
 """Quantity, unit, and how it is printed."""
+
+ASIDE = {"cache memory": "pool", "activations": "activations", "runtime": "runtime", "graphs": "graphs"}
+"""Figures of memory that vLLM sets aside, and what `planner.engines.vllm_memory` calls them."""
 
 LENGTHS = (rf"max seq len \({COUNT}\)", rf"Maximum concurrency for {COUNT} tokens")
 """Where else max_model_len is printed."""
@@ -221,7 +236,7 @@ def _flags(text: str) -> Iterator[tuple[str, Any]]:
 def _typed(value: str) -> Any:
     if value in {"True", "False"}:
         return value == "True"
-    return int(value) if re.fullmatch(r"\d+", value) else value
+    return int(value) if re.fullmatch(r"\d+", value) else float(value) if re.fullmatch(r"\d*\.\d+", value) else value
 
 
 def _whole(text: str) -> int:
@@ -276,25 +291,28 @@ def find_model(config: str | None, flags: Mapping[str, Any]) -> tuple[Model, lis
 # --- predictions
 
 
-def check(file: str | Path, config: str | None = None) -> dict[str, Any]:
+def check(file: str | Path, config: str | None = None, hardware: str | None = None) -> dict[str, Any]:
     """Return {engine, version, model, flags, lines, notes}: what a log's lines say, and what the planner says.
 
     Args:
         file: start-up log of vLLM 0.6 to 0.32, SGLang, TensorRT-LLM or llama.cpp. config: of its model, None: found by the name that it prints.
+        hardware: that it ran on; memory that vLLM sets aside is then predicted too, from flags alone.
 
     Raises:
-        PlanError: no such file, no line that is known, or no config for its model.
+        PlanError: no such file, no such hardware, no line that is known, or no config for its model.
     """
     log = read(file)
     model, notes = find_model(config, log.flags)
     if log.engine in READERS:
+        if hardware:
+            notes.append(f"--hardware isn't used: {log.engine} prints what its predictions start from")
         said = import_module(READERS[log.engine]).predictions(log, model, notes)
         lines = [_judged(entry, said(entry), given=entry.quantity in GIVEN) for entry in log.entries]
         return _found(log, model, lines, notes)
     whole = config is not None or not model.name.endswith(TEXT_ALONE)
     if not whole:
         notes.append("weights aren't compared: that is the config of its language model alone")
-    found = _Check(log, model, notes, compares_weights=whole)
+    found = _Check(log, model, notes, compares_weights=whole, hardware=hardware)
     lines = [_judged(entry, found.predict(entry), given=found.given(entry)) for entry in log.entries]
     found.explain(lines)
     return _found(log, model, lines, found.notes)
@@ -333,13 +351,17 @@ def _judged(entry: Entry, said: Prediction | None, *, given: bool) -> dict[str, 
 class _Check:
     """One log beside one model: predicts figures, and gathers what explains them in `notes`."""
 
-    def __init__(self, log: Log, model: Model, notes: list[str], *, compares_weights: bool) -> None:
+    def __init__(
+        self, log: Log, model: Model, notes: list[str], *, compares_weights: bool, hardware: str | None
+    ) -> None:
         self.log, self.model, self.notes, self.flags = log, model, notes, log.flags
         self.tp, self.pp = (int(self.flags.get(f"{each}_parallel_size", 1)) for each in ("tensor", "pipeline"))
         self.length: int | None = self.flags.get("max_model_len")
         self.version, self.release = self._version()
         self.memory = self._memory()
-        self.weights = self._weights() if compares_weights else None
+        self.precision = self._precision() if compares_weights else None
+        self.weights = self._weights() if self.precision else None
+        self.set_aside = self._set_aside(hardware) if hardware else ()
         self.pool_bytes, self.needed_bytes, self.block, self.one_group = 0, 0, 0, False
         self._pool()
 
@@ -351,11 +373,13 @@ class _Check:
 
     def predict(self, entry: Entry) -> Prediction | None:
         """Return what the planner says in place of a figure; None: it doesn't."""
+        if entry.quantity in ASIDE:
+            return self._aside(entry)
         if entry.quantity == "weights":
             return None if self.weights is None else _exact(self.weights[min(entry.stage, self.pp - 1)] / GIB)
         if entry.quantity == "blocks on the CPU":
             return self._swapped()
-        if not self.pool_bytes or self.given(entry) or entry.quantity == "cache memory":
+        if not self.pool_bytes or self.given(entry):
             return None
         if entry.quantity == "cache memory of one request":
             return _exact(self.needed_bytes / GIB)
@@ -400,8 +424,8 @@ class _Check:
 
     # --- weights
 
-    def _weights(self) -> list[float] | None:
-        """Return the bytes on a rank of each stage, with what vLLM makes of them while it loads."""
+    def _precision(self) -> Precision | None:
+        """Return the widths that a log says, None: of weights that the config doesn't describe."""
         dtype = self.flags.get("dtype")
         stored = canonical(self.model.dtype, self.model.source) if self.model.dtype else "bf16"
         asked = self.flags.get("quantization")
@@ -412,17 +436,49 @@ class _Check:
             )
             return None
         try:
-            precision = resolve(
+            return resolve(
                 self.model, dtype=dtype or ("bf16" if stored == "fp32" else stored),
                 weights="fp8" if asked == "fp8" and self.model.quantization is None else None,
             )  # fmt: skip
-            ep = self.tp if self.flags.get("enable_expert_parallel") else 1
-            found = loaded(self.model, precision, Parallel(self.tp, self.pp, ep), self.release)
+        except PlanError as error:
+            self.notes.append(f"weights aren't compared: {error}")
+            return None
+
+    @property
+    def parallel(self) -> Parallel:
+        """How the model is spread over devices."""
+        return Parallel(self.tp, self.pp, self.tp if self.flags.get("enable_expert_parallel") else 1)
+
+    def _weights(self) -> list[float] | None:
+        """Return the bytes on a rank of each stage, with what vLLM makes of them while it loads."""
+        assert self.precision is not None
+        try:
+            found = loaded(self.model, self.precision, self.parallel, self.release)
         except PlanError as error:
             self.notes.append(f"weights aren't compared: {error}")
             return None
         self.notes += dict.fromkeys(note for _, notes in found for note in notes)
         return [float(size) for size, _ in found]
+
+    def _set_aside(self, hardware: str) -> tuple[Reserve, ...]:
+        """Return what vLLM sets aside on a rank of each stage, from flags alone."""
+        from profiles.hardware import hardware as profile  # noqa: PLC0415
+
+        device = profile(hardware)
+        if self.weights is None or self.precision is None:
+            return ()
+        settings = [f"{flag}={self.flags[flag]}" for flag in vllm.Flags._fields if flag in self.flags]
+        model = replace(self.model, engine=vllm.engine(self.version, settings))
+        return reserve(model, Workload(1, 1, 0), self.precision, self.parallel, device)
+
+    def _aside(self, entry: Entry) -> Prediction | None:
+        """Return what a part of the memory that is set aside should be."""
+        if not self.set_aside:
+            return None
+        made = self.set_aside[min(entry.stage, len(self.set_aside) - 1)]
+        name = ASIDE[entry.quantity]
+        part = made.pool if name == "pool" else made.parts.get(name) or made.beside[name]
+        return Prediction(part.value / GIB, part.low / GIB, part.high / GIB)
 
     # --- cache
 

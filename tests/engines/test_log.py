@@ -194,6 +194,7 @@ def test_command(tmp_path: Path) -> None:
     assert list(found) == ["engine", "version", "model", "flags", "lines", "notes"]
     assert found["flags"] == {
         "model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 8192, "max_num_batched_tokens": 8192, "dtype": "bfloat16",
+        "gpu_memory_utilization": 0.95,
     }  # fmt: skip
     assert found["lines"][0] == {
         "line_number": 4, "text": "INFO 11-30 06:00:00 [core.py:1] Model loading took 14.99 GiB memory and 3.1 seconds",
@@ -355,3 +356,26 @@ def test_a_buffer_that_differs(tmp_path: Path) -> None:
     """Logits of 16 rows only are told apart from those of 512."""
     text, _ = LLAMA_CPP["a context"]
     assert differs(checked(tmp_path, text.replace("n_outputs_max         = 2048", "n_outputs_max = 16")))
+
+
+def test_memory_from_flags(tmp_path: Path) -> None:
+    """With the devices named, what is set aside is predicted too: printed by 0.19 on an H100 (llm-d-planner#205)."""
+    text = v1("meta-llama/Llama-3.1-8B-Instruct", 14.99, 58.11, 476000, 58.11) + (
+        "Desired GPU memory utilization is (0.95, 75.23 GiB). Actual usage is 14.99 GiB for weight, 1.89 GiB for peak activation, "
+        "0.25 GiB for non-torch memory, and 0.91 GiB for CUDAGraph memory.\n"
+    )
+    log = tmp_path / "start.log"
+    log.write_text(text)
+    found = check(log, hardware="h100-sxm")
+    said = {line["quantity"]: (line["predicted"], line["verdict"]) for line in found["lines"]}
+    assert said["cache memory"] == (58.102, "agrees")
+    assert {name: verdict for name, (_, verdict) in said.items() if name in {"activations", "runtime", "graphs"}} == {
+        "activations": "agrees", "runtime": "agrees", "graphs": "agrees",
+    }  # fmt: skip
+    assert not differs(found)
+    less = text.replace("Available KV cache memory: 58.11", "Available KV cache memory: 50.11")
+    log.write_text(less)
+    found = check(log, hardware="h100-sxm")
+    beyond = [line["quantity"] for line in found["lines"] if line["verdict"] == "differs"]
+    assert beyond == ["cache memory", "tokens", "concurrency"]
+    assert run(log, "--hardware", "h100-sxm").exit_code == 1
