@@ -103,10 +103,30 @@ def _lines(model: Model, plan: Plan, path: str) -> Iterator[str]:
                     yield from _products(stack, work.decode(), model, rest)
         case ["collectives", phase] if plan.collectives and plan.collectives.get(phase):
             yield from (_message(each) for each in plan.collectives[phase])
+        case ["memory", "engine", *rest] if (
+            plan.memory and "engine" in plan.memory and rest in ([], ["available_cache"])
+        ):
+            yield from _set_aside(plan)
         case ["generation", *_, last] if last in GENERATION:
             yield GENERATION[last]
         case ["workload" | "precision" | "model", *_]:
             yield "given with the call, or its default for this model (docs/json.md)"
+
+
+def _set_aside(plan: Plan) -> Iterator[str]:
+    """Yield the sum that ends in an engine's cache, and what it makes of that."""
+    engine = (plan.memory or {})["engine"]
+    counted = engine["counted"]
+    for name, sign in (("budget", " "), *((part, "-") for part in counted), ("available_cache", "=")):
+        yield f"{sign} {engine[name]:>18,}  {name}: {plan.basis[f'memory.engine.{name}']['formula']}"
+    for name in ("graphs", "activations", "runtime"):
+        if name in engine and name not in counted:
+            yield f"  {engine[name]:>18,}  {name}, beside that: {plan.basis[f'memory.engine.{name}']['formula']}"
+    if found := engine["capacity"]:
+        said = {key: value for key, value in found.items() if isinstance(value, int | float)}
+        yield ", ".join(f"{key.replace('_', ' ')} {value:,}" for key, value in said.items())
+    if engine["problem"]:
+        yield engine["problem"]
 
 
 def _message(each: dict[str, Any]) -> str:

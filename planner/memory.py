@@ -290,7 +290,8 @@ def _capacity(
             ),
         )  # fmt: skip
     except PlanError as error:
-        return None, least.problem or str(error)
+        said = error.problem.partition(": ")[2] or error.problem
+        return None, least.problem or f"{engine.name} doesn't start: {said}"
     return found, least.problem
 
 

@@ -344,7 +344,8 @@ def _graphs(model: Model, parallel: Parallel, flags: vllm.Flags) -> Part:
     decoder = model.stack("decoder")
     depth = (decoder.depth if decoder else 0) // parallel.pp
     alone, layer = GRAPHS
-    value = int(GIB * (alone + layer * depth))
-    return Part(
-        value, value // 2, 2 * value, "fitted: a constant and so much a layer", "start-up logs of vLLM 0.19, H100"
-    )
+    largest = min(2 * (flags.max_num_seqs or 0), 512)
+    sizes = sum(size <= largest for size in (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)))
+    value = int(GIB * (alone + layer * depth) * sizes / ALL_SIZES)
+    said = f"fitted: graphs of {sizes} sizes of steps, a constant and so much a layer"
+    return Part(value, value // 2, 2 * value, said, "start-up logs of vLLM 0.19 to 0.27")

@@ -143,3 +143,18 @@ def test_rotary_tables_of_stretched_positions() -> None:
     assert weights() - planner.plan(CODELLAMA).weights["bytes"] == 16384 * 128 * 2
     stretched = weights(rope_scaling={"rope_type": "linear", "factor": 8.0})
     assert stretched - weights() == 7 * 16384 * 128 * 2
+
+
+def test_graphs_by_sizes_of_steps() -> None:
+    """Twice the requests bound the sizes that are captured: 1, 2, 4, 8 and 16 for eight, all 51 from 256 on; none where eager."""
+
+    def graphs(**flags: Any) -> int:
+        found: int = planner.engine_memory("llama3.1-8b", engine="vllm@0.27", hardware="h100-sxm", engine_set=flags)[
+            "graphs"
+        ]
+        return found
+
+    every = int(GIB * (0.395 + 0.0161 * 32))
+    assert graphs() == graphs(max_num_seqs=256) == every
+    assert graphs(max_num_seqs=8) == int(GIB * (0.395 + 0.0161 * 32) * 5 / 51)
+    assert graphs(enforce_eager=True) == 0
