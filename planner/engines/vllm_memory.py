@@ -13,6 +13,7 @@ Letters: T tokens of a step, S requests, V vocabulary, D model width, F hidden w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,8 +24,8 @@ from planner.engines import vllm
 from planner.engines.serving import GIB, Part, Reserve, exact
 from planner.errors import PlanError
 from planner.model import Model
-from planner.precision import Precision, element_bits
-from planner.shard import Parallel, device_shares, divided_by, held_elements, legal, stages
+from planner.precision import Precision, element_bits, format_named
+from planner.shard import Parallel, Share, device_shares, divided_by, held_elements, legal, stages
 from planner.workload import Workload, workload
 
 if TYPE_CHECKING:
@@ -176,6 +177,17 @@ def _started(model: Model, hardware: Hardware) -> tuple[vllm.Flags, vllm.Version
 
 # --- weights
 
+MERGED = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+    **dict.fromkeys(("gate_proj", "up_proj"), "gate_up_proj"),
+    **dict.fromkeys(("q_a_proj", "kv_a_proj_with_mqa"), "fused_qkv_a_proj"),
+}
+"""Matrices that vLLM stores as one tensor."""
+
+SEGMENT_BYTES, LEAST_SEGMENT_BYTES, LEAST_REST_BYTES = 2 * MIB, 10 * MIB, MIB
+"""PyTorch's allocator gives tensors of 10 MiB or more a segment of whole 2 MiB; of that, no more than 1 MiB stays with the tensor
+(c10/cuda/CUDACachingAllocator.cpp, round_size and should_split)."""
+
 
 def loaded(
     model: Model, precision: Precision, parallel: Parallel, version: vllm.Version
@@ -195,8 +207,22 @@ def loaded(
                 f"weights include vLLM's second copies of latents' projections up, {copies / GIB:.3f} GiB"
                 f", in {precision.activations}"
             )
-        found.append((share.weight_bytes + table + copies, notes))
+        rest = _rest_bytes(share) if format_named(precision.weights).plain else 0
+        if rest:
+            notes.append(f"weights include what PyTorch's allocator rounds large tensors up by, {rest / GIB:.3f} GiB")
+        found.append((share.weight_bytes + table + copies + rest, notes))
     return found
+
+
+def _rest_bytes(share: Share) -> int:
+    """Return what stays with tensors beyond their size: the rest of their last 2 MiB, where it is too small to be split off."""
+    tensors: Counter[tuple[str, int]] = Counter()
+    for piece in share.weights:
+        place, _, name = piece.name.rpartition(".")
+        for layer in piece.layers or (-1,):
+            tensors[f"{place}.{MERGED.get(name, name)}", layer] += piece.bytes // max(len(piece.layers), 1)
+    large = (size for size in tensors.values() if size >= LEAST_SEGMENT_BYTES)
+    return sum(rest for size in large if (rest := -size % SEGMENT_BYTES) <= LEAST_REST_BYTES)
 
 
 def _blocks(model: Model) -> Iterator[tuple[int, Block]]:
@@ -210,13 +236,19 @@ def _blocks(model: Model) -> Iterator[tuple[int, Block]]:
 
 
 def _rotary_bytes(model: Model, width: int) -> int:
-    """Return the bytes of rotary tables: positions x turned elements, once for each kind."""
+    """Return the bytes of rotary tables: positions x turned elements, once for each kind; 32 bits where latents are stretched by YaRN."""
     kinds = {
-        block.rope if isinstance(block, Attention) else block.rope_positions
+        (block.rope, width) if isinstance(block, Attention) else (block.rope_positions, _latent_width(block, width))
         for _, block in _blocks(model)
         if isinstance(block, Attention | LatentAttention)
     }
-    return sum(_table_rows(rope, model.positions or 0) * rope.width * width for rope in kinds if rope is not None)
+    positions = model.positions or 0
+    return sum(_table_rows(rope, positions) * rope.width * element for rope, element in kinds if rope is not None)
+
+
+def _latent_width(block: LatentAttention, width: int) -> int:
+    scaling = dict(block.rope_positions.scaling) if block.rope_positions else {}
+    return 4 if str(scaling.get("rope_type", scaling.get("type", ""))) == "yarn" else width
 
 
 def _table_rows(rope: Rope, positions: int) -> int:

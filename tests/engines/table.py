@@ -146,7 +146,7 @@ MODELS: tuple[tuple[str, str | dict[str, Any] | tuple[str, dict[str, Any]]], ...
     ("DeepSeek-R1", "deepseek-v3"),
     ("gemma-2-27b", "gemma2-27b"),
     ("gemma-2-2b", "gemma2-2b"),
-    ("gemma-3-27b", "=google--gemma-3-27b-it"),
+    ("gemma-3-27b", ("google--gemma-3-27b-it", {"text_config.rope_scaling": {"rope_type": "linear", "factor": 8.0}})),
     ("gemma3:4b", "gemma3-4b-text"),
     ("granite-3.3", {**GRANITE, "vocab_size": 49159}),
     ("granite-3.1", GRANITE),
@@ -165,9 +165,9 @@ MODELS: tuple[tuple[str, str | dict[str, Any] | tuple[str, dict[str, Any]]], ...
     ("phi-4", "=microsoft--phi-4"),
     ("Kimi-VL", KIMI_VL),
     ("Qwen2.5-VL-72B", QWEN25_VL_72),
-    ("Qwen2.5-72B", "qwen2.5-72b"),
+    ("Qwen2.5-72B", decoder("qwen2", 80, 8192, 29568, 64, 8, 152064, max_position_embeddings=32768)),
     ("Qwen2.5-7B-Instruct-quantized.w8a8", {**QWEN25_7, "quantization_config": W8A8}),
-    ("Qwen2.5-7B", "qwen2.5-7b"),
+    ("Qwen2.5-7B", QWEN25_7),
     ("Qwen1.5-7B-Chat-GPTQ", {**QWEN15_7, "quantization_config": {**GPTQ, "desc_act": False}}),
     ("Qwen1.5-7B", QWEN15_7),
     ("Qwen1.5-72B", decoder("qwen2", 80, 8192, 24576, 64, 64, 152064, max_position_embeddings=32768)),
@@ -193,9 +193,20 @@ def find(row: Row) -> Any:
             name, more = config if isinstance(config, tuple) else (config, {})
             if isinstance(config, tuple) or (isinstance(config, str) and config.startswith("=")):
                 file = CONFIGS / f"{str(name).removeprefix('=').format(**match.groupdict())}.json"
-                return json.loads(file.read_text()) | more
+                return _changed(json.loads(file.read_text()), more)
             return config
     return None
+
+
+def _changed(config: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with other values, by dotted paths."""
+    for path, value in more.items():
+        *parents, last = path.split(".")
+        node = config
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+    return config
 
 
 # --- what a row says, by one name for each quantity
@@ -255,7 +266,6 @@ NOTES: dict[tuple[str, str], str] = {
     ("llmd-doc-gpt-oss-120b-tp1", "weights"): "kernels of MXFP4 pad 2,880 columns to 3,072, which isn't modelled",
     ("llmd-doc-mistral-small-3.2", "cache memory, from flags"): "the row doesn't say for how many requests it was started: 256 instead of the "
     "default's 1,024 would leave 28.44",
-    ("vllm-13061", "weights"): "0.16 GiB more than tensors and rotary table, unexplained",
     ("vllm-13061", "cache of a token"): "8.69 GiB are one rank's; the tokens are the other's, which had 7.46 GiB and prints nothing",
     ("vllm-13061", "tokens"): "8.69 GiB are one rank's; the tokens are the other's, which had 7.46 GiB and prints nothing",
     ("vllm-13061", "cache memory, from flags"): "the other rank had 7.46; this one was profiled with smaller steps than the default's",
@@ -427,7 +437,7 @@ REASONS = {
     "blocks": "the memory is printed to 0.01 GiB",
     "concurrency": "the memory is printed to 0.01 GiB",
     "longest request": "the memory is printed to 0.01 GiB",
-    "weights": "buffers of the kernels that aren't counted",
+    "weights": "buffers of quantised kernels and of towers that aren't counted",
     "cache memory": "parts of the profiling run below",
 }
 """Why a figure is a little off."""

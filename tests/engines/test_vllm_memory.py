@@ -158,3 +158,34 @@ def test_graphs_by_sizes_of_steps() -> None:
     assert graphs() == graphs(max_num_seqs=256) == every
     assert graphs(max_num_seqs=8) == int(GIB * (0.395 + 0.0161 * 32) * 5 / 51)
     assert graphs(enforce_eager=True) == 0
+
+
+def qwen2(layers: int, width: int, hidden: int, heads: int, groups: int, positions: int) -> dict[str, Any]:
+    """Return a Qwen 2.5's config."""
+    return {
+        "model_type": "qwen2", "num_hidden_layers": layers, "hidden_size": width, "intermediate_size": hidden, "torch_dtype": "bfloat16",
+        "num_attention_heads": heads, "num_key_value_heads": groups, "vocab_size": 152064, "max_position_embeddings": positions,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+
+
+LOADED: dict[str, tuple[dict[str, Any], int, float, float]] = {
+    # a layer's merged matrices are 31.5, 24.5, 259 and 129.5 MiB: 0.5, -, 1 and 0.5 MiB beyond them, 28 times, and 0.5 MiB each of
+    # table and head (1,039.5 MiB); 24.5 MiB leave 1.5 MiB, which is split off. 32,768 x 128 x 2 bytes of rotary table
+    "7B": (qwen2(28, 3584, 18944, 28, 4, 32768), 1, (28 * 2 + 2 * 0.5) / 1024 + 32768 * 256 / GIB, 14.25),
+    # on each of two ranks 35, 25, 135 and 67.5 MiB: 1 + 1 + 1 + 0.5, 48 times; table and head 742.5 MiB: 1.5 MiB are split off
+    "14B on two": (qwen2(48, 5120, 13824, 40, 8, 131072), 2, 48 * 3.5 / 1024 + 131072 * 256 / GIB, 13.9476),
+    # 80 and 64 MiB, 462 MiB and 231 MiB: 1 MiB beyond the last, 80 times; 1,188 MiB
+    "72B on two": (qwen2(80, 8192, 29568, 64, 8, 32768), 2, 80 / 1024 + 32768 * 256 / GIB, 67.8),
+}
+"""Config, ranks, GiB beside the tensors, GiB that were printed (llm-d-planner#205; vllm-project/vllm#13061)."""
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_what_stays_with_large_tensors(name: str) -> None:
+    """PyTorch's allocator gives whole 2 MiB, and splits off what is left only where that is more than 1 MiB."""
+    config, ranks, more, printed = LOADED[name]
+    said = planner.engine_memory(config, engine="vllm@0.19", hardware="h100-sxm", tp=ranks)["weights"]
+    tensors = planner.plan(config, hardware="h100-sxm", tp=ranks).memory["weights"]
+    assert (said - tensors) / GIB == pytest.approx(more, abs=1e-6)
+    assert said / GIB == pytest.approx(printed, abs=0.006)
