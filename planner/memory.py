@@ -167,7 +167,7 @@ def devices(
     return tuple(
         Device(
             share.stage, share.count, share.layers, share.weight_bytes, share.cache_bytes,
-            _activations(model, work, precision, parallel, share), _runtime(hardware, parallel)["value"], limit,
+            _activations(model, work, precision, parallel, share), hardware.process_bytes(exchanges=parallel.stage_devices > 1)[0], limit,
             host=host.weight_bytes + host.cache_bytes,
         )
         for share, host in shares
@@ -202,18 +202,6 @@ def _activations(
     model: Model, work: Workload, precision: Precision, parallel: Parallel, share: Share, rules: Any = None
 ) -> Moment:
     return peak(model, work, precision, rules or rules_of(model.engine), _place(model, parallel, share.stage))
-
-
-def _runtime(hardware: Hardware, parallel: Parallel) -> dict[str, int]:
-    """Return bytes beside tensors: {value, low, high}."""
-    parts = [hardware.runtime_bytes]
-    if parallel.stage_devices > 1 and hardware.collective_bytes:
-        parts.append(hardware.collective_bytes)
-    return {
-        "value": sum(int(each.value) for each in parts),
-        "low": sum(int(each.low or each.value) for each in parts),
-        "high": sum(int(each.high or each.value) for each in parts),
-    }
 
 
 def memory(
@@ -379,12 +367,12 @@ def _basis(
     folds = [peak(model, work, precision, rules, place).alive_bytes for rules in (FUSED, EAGER)]
     active = fullest.activations.alive_bytes
     low, high = min(*folds, active), max(*folds, active)
-    runtime = _runtime(hardware, parallel)
+    _, least, most_runtime = hardware.process_bytes(exchanges=parallel.stage_devices > 1)
     exact = fullest.weights + fullest.cache
     verify = f"plan verify --config {model.source or model.name} --device cuda"
     usable = hardware.usable_bytes
-    room = (int(usable.low or usable.value), int(usable.high or usable.value))
-    total = (exact + low + runtime["low"], exact + high + runtime["high"])
+    room = usable.bounds[1:]
+    total = (exact + low + least, exact + high + most_runtime)
     say = partial(_said, verify=verify)
     spread_over = f"over tp {parallel.tp}, pp {parallel.pp}, ep {parallel.ep}, dp {parallel.dp}, cp {parallel.cp}"
     found = {
@@ -399,7 +387,7 @@ def _basis(
         "host_bytes": say("formula", "weights and caches in the host's memory for all devices together", "planner/offload.py",
                           section["host_bytes"], section["host_bytes"]),
         "runtime": say("source", "context, kernels and libraries of the process, and collectives' buffers",
-                       _runtime_source(hardware, parallel), runtime["low"], runtime["high"]),
+                       _runtime_source(hardware, parallel), least, most_runtime),
         "total": say("formula", "weights + cache + activations + runtime", "the four above", *total),
         "capacity": say("source", "the label", hardware.source(hardware.nameplate_bytes), None, None, verify=None),
         "usable": say("source", "what programs see of it", hardware.source(usable), *room, verify=None),

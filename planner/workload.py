@@ -209,6 +209,12 @@ def workload(
     return work, [*said, *notes]
 
 
+def smallest(model: Model) -> Workload:
+    """Return the workload with one token of one sequence, where weights alone are asked for; an encoder has its default."""
+    found, _ = workload(model, prompt=1, generate=0) if model.generates else workload(model)
+    return found
+
+
 def _senses(model: Model, images: int, audio_seconds: float) -> tuple[dict[str, int], list[str]]:
     """Return the rows and tokens of images and sound, and notes on the tokens that they add to the prompt.
 

@@ -50,6 +50,11 @@ class Figure(_Form):
     low: Annotated[int | float, Field(gt=0)] | None = None
     high: Annotated[int | float, Field(gt=0)] | None = None
 
+    @property
+    def bounds(self) -> tuple[int, int, int]:
+        """The value, the least and the most that was seen, as whole numbers."""
+        return int(self.value), int(self.low or self.value), int(self.high or self.value)
+
     @model_validator(mode="after")
     def _ordered(self) -> Figure:
         if not (self.low or self.value) <= self.value <= (self.high or self.value):
@@ -103,6 +108,12 @@ class Hardware(_Form):
         if not self.flops_per_second:
             raise ValueError("flops_per_second has no dtype")
         return self
+
+    def process_bytes(self, *, exchanges: bool) -> tuple[int, int, int]:
+        """Return what a process takes beside tensors, `exchanges`: with other devices: the value, the least and the most."""
+        parts = [self.runtime_bytes, *([self.collective_bytes] if exchanges and self.collective_bytes else [])]
+        value, low, high = (sum(bounds) for bounds in zip(*(each.bounds for each in parts), strict=True))
+        return value, low, high
 
     def figures(self) -> list[tuple[str, Figure]]:
         """Return all figures with their paths."""

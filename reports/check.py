@@ -40,6 +40,6 @@ def show(found: dict[str, Any], console: Console | None = None) -> None:
 def _figure(value: float | None, unit: str) -> str:
     if value is None:
         return ""
-    if unit == "GiB":
-        return f"{value:,.2f} GiB"
+    if unit in {"GiB", "MiB"}:
+        return f"{value:,.2f} {unit}"
     return f"{value:,.2f}x" if unit == "requests" else f"{value:,.0f}"

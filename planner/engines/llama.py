@@ -22,6 +22,7 @@ from planner.engines import Engine
 from planner.engines.capacity import Asked
 from planner.engines.llama_graph import ALIGNMENT, CARD_ALIGNMENT, peak
 from planner.engines.llama_ops import WHOLE, Batch, Kind, Part, graph, host_bytes
+from planner.engines.rank import remembering
 from planner.engines.serving import LARGEST, Reserve, parse
 from planner.errors import PlanError
 from planner.model import Model
@@ -247,7 +248,7 @@ def rows(model: Model) -> list[Row]:
         if stack.name in {"vision", "audio"}:
             continue
         for run in stack.runs:
-            layer = [row for block in run.layer.blocks for row in _rows(block, model)]
+            layer = [row for block in remembering(*run.layer.blocks) for row in _rows(block, model)]
             for _ in range(run.count * run.repeats):
                 found += [row._replace(layer=number) for row in layer]
                 number += 1
@@ -273,9 +274,6 @@ def _rows(block: Block, model: Model) -> Iterator[Row]:
                 yield Row(0, "full", keys, values, block.nope + block.rope, block.value)
             else:
                 yield Row(0, "latent", block.kv_rank + block.rope, 0, block.kv_rank + block.rope)
-        case mixers.Together():
-            for part in block.parts:
-                yield from _rows(part, model)
         case mixers.Mamba() | mixers.Mamba2() | mixers.DeltaRule() | mixers.ShortConvolution():
             sizes = [cache.fixed for cache in caches]
             before = sizes.pop(0) // block.taps * (block.taps - 1) if block.taps else 0

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from planner.api import plan
 from planner.engines import llama
 from planner.engines.llama_ops import WHOLE, Part
-from planner.engines.log import Entry, Log, Prediction
+from planner.engines.log import Entry, Log, Prediction, lines
 from planner.errors import PlanError
 from planner.model import Model
 
@@ -86,8 +86,7 @@ def parse(text: str) -> Log:
     flags: dict[str, Any] = {}
     entries: list[Entry] = []
     contexts = 0
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = re.sub(r"\x1b\[[0-9;]*m", "", raw).strip()
+    for number, line in lines(text):
         if match := re.search(r"\bbuild\s*[:=]\s*(\w+)", line):
             version = f"b{match[1].removeprefix('b')}"
         contexts += "constructing llama_context" in line

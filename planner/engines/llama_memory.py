@@ -18,7 +18,7 @@ from planner.engines import llama
 from planner.engines.capacity import Asked
 from planner.engines.llama_ops import CHECKED, WHOLE
 from planner.engines.llama_ops import Part as Run
-from planner.engines.serving import Part, Reserve, exact
+from planner.engines.serving import Part, Reserve, bounded, exact, rest
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import Precision, element_bits, stored
@@ -74,8 +74,7 @@ def reserve(
             f"the order of {model.family}'s operations in llama.cpp wasn't compared: taken to be the usual one"
         )
     usable = hardware.usable_bytes
-    free, least, most = (int(each or usable.value) for each in (usable.value, usable.low, usable.high))
-    budget = Part(free, least, most, "what programs see of the device", hardware.source(usable))
+    budget = bounded(usable.bounds, "what programs see of the device", hardware.source(usable))
     found = []
     shares = device_shares(model, precision, work, parallel)
     for stage, part in enumerate(parts):
@@ -87,16 +86,11 @@ def reserve(
                 SOURCE,
             ),
             "activations": _compute(model, precision, flags, part, hardware, parallel, whole=offloaded > count),
-            "runtime": Part(
-                int(hardware.runtime_bytes.value), int(hardware.runtime_bytes.low or hardware.runtime_bytes.value),
-                int(hardware.runtime_bytes.high or hardware.runtime_bytes.value), "context and kernels of the process",
-                hardware.source(hardware.runtime_bytes),
+            "runtime": bounded(
+                hardware.runtime_bytes.bounds, "context and kernels of the process", hardware.source(hardware.runtime_bytes)
             ),
         }  # fmt: skip
-        pool = Part(
-            budget.value - sum(each.value for each in taken.values()), budget.low - sum(each.high for each in taken.values()),
-            budget.high - sum(each.low for each in taken.values()), f"free memory - {' - '.join(taken)}", SOURCE,
-        )  # fmt: skip
+        pool = rest(budget, taken, SOURCE)
         caches = llama.caches(model, flags, dtype, part)
         needed = sum(each.size for each in caches)
         asked = flags._replace(n_ctx=work.batch * llama.padded(work.context), n_seq_max=work.batch, kv_unified=False)

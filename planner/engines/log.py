@@ -201,14 +201,19 @@ def read(file: str | Path) -> Log:
     return log
 
 
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a log with their numbers, without colours."""
+    for number, raw in enumerate(text.splitlines(), 1):
+        yield number, re.sub(r"\x1b\[[0-9;]*m", "", raw).strip()
+
+
 def parse(text: str) -> Log:
     """Return what the lines of a log say."""
     version: str | None = None
     flags: dict[str, Any] = {}
     length: int | None = None
     entries: list[Entry] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = re.sub(r"\x1b\[[0-9;]*m", "", raw).strip()
+    for number, line in lines(text):
         if match := re.search(r"(?:LLM engine \(|server version |vLLM version )(v?\d+\.\d+[\w.+]*)", line):
             version = match[1]
         header = next((match for each in HEADERS if (match := re.search(each, line))), None)

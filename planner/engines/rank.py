@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from planner.activations import Place
 from planner.blocks import Attention, Block, LatentAttention
-from planner.engines.serving import Part
+from planner.engines.serving import Part, bounded
 from planner.errors import PlanError
 from planner.model import Model
 from planner.shard import Parallel, depth, stages
@@ -58,7 +58,7 @@ def held(model: Model, tp: int, pp: int) -> tuple[list[range], list[Held]]:
     decoder = model.stack("decoder")
     for run in decoder.runs if decoder else ():
         for layer in range(layers, layers + run.count * run.repeats):
-            for block in run.layer.blocks:
+            for block in remembering(*run.layer.blocks):
                 found += _of_block(block, layer, model, tp)
         layers += run.count * run.repeats
     if pp > layers > 0:
@@ -66,19 +66,27 @@ def held(model: Model, tp: int, pp: int) -> tuple[list[range], list[Held]]:
     return stages(layers, pp), found
 
 
+def remembering(*blocks: Block) -> Iterator[Block]:
+    """Yield what remembers something in blocks: the parts of one that has several, and what others are around."""
+    from planner import recurrent as mixers  # noqa: PLC0415
+
+    for block in blocks:
+        caches, inner = block.caches(), getattr(block, "block", None)
+        if isinstance(block, mixers.Together):
+            yield from remembering(*block.parts)
+        elif isinstance(block, mixers.SharedTransformer):
+            yield from remembering(block.attention)
+        elif inner is not None and hasattr(inner, "caches") and inner.caches() == caches:
+            yield from remembering(inner)
+        elif caches:
+            yield block
+
+
 def _of_block(block: Block, layer: int, model: Model, tp: int) -> Iterator[Held]:
     from planner import recurrent as mixers  # noqa: PLC0415
 
     caches = block.caches()
-    if not caches:
-        return
-    inner = getattr(block, "block", None)
     match block:
-        case mixers.Together():
-            for part in block.parts:
-                yield from _of_block(part, layer, model, tp)
-        case mixers.SharedTransformer():
-            yield from _of_block(block.attention, layer, model, tp)
         case Attention(chooser=None, borrows=False):
             yield _rows(block, layer, model, tp)
         case LatentAttention():
@@ -93,8 +101,6 @@ def _of_block(block: Block, layer: int, model: Model, tp: int) -> Iterator[Held]
             | mixers.ShortConvolution()
         ):
             yield _state(block, layer, tp)
-        case _ if inner is not None and hasattr(inner, "caches") and inner.caches() == caches:
-            yield from _of_block(inner, layer, model, tp)
         case _:
             raise PlanError(
                 f"how {model.engine.name} stores the cache of {type(block).__name__} isn't known",
@@ -158,10 +164,5 @@ def place(model: Model, parallel: Parallel, stage: int) -> Place:
 
 def process(hardware: Hardware, parallel: Parallel) -> Part:
     """Return what a process takes of a device before it loads a model: context, libraries, buffers of ranks' messages."""
-    parts = [hardware.runtime_bytes]
-    if parallel.stage_devices > 1 and hardware.collective_bytes:
-        parts.append(hardware.collective_bytes)
-    value, low, high = (
-        sum(int(getattr(part, name) or part.value) for part in parts) for name in ("value", "low", "high")
-    )
-    return Part(value, low, high, "context, libraries and buffers of messages", hardware.source(parts[0]))
+    bounds = hardware.process_bytes(exchanges=parallel.stage_devices > 1)
+    return bounded(bounds, "context, libraries and buffers of messages", hardware.source(hardware.runtime_bytes))

@@ -7,11 +7,16 @@ Each has a module with `Flags` (a NamedTuple: names, defaults), `engine`, `capac
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from planner.errors import PlanError
+from planner.workload import Workload, smallest
+
+if TYPE_CHECKING:
+    from planner.model import Model
+    from planner.shard import Parallel
 
 GIB = 2**30
 
@@ -81,6 +86,26 @@ class Reserve(NamedTuple):
 def exact(value: int, formula: str, source: str) -> Part:
     """Return a part that is known to the byte."""
     return Part(value, value, value, formula, source)
+
+
+def bounded(bounds: tuple[int, int, int], formula: str, source: str) -> Part:
+    """Return a part of which the least and the most are known too."""
+    return Part(*bounds, formula, source)
+
+
+def rest(budget: Part, parts: Mapping[str, Part], source: str) -> Part:
+    """Return what is left of a budget."""
+    taken = parts.values()
+    return Part(
+        budget.value - sum(part.value for part in taken), budget.low - sum(part.high for part in taken),
+        budget.high - sum(part.low for part in taken), f"budget - {' - '.join(parts)}", source,
+    )  # fmt: skip
+
+
+def step(model: Model, work: Workload, parallel: Parallel, tokens: int) -> Workload:
+    """Return the workload of one step of so many tokens, as an engine tries it before it takes its cache."""
+    alone = smallest(model)
+    return alone._replace(batch=max(parallel.dp, 1), prompt=tokens, source=work.source)
 
 
 def parse(kind: type[F], engine: str, settings: Sequence[str]) -> F:

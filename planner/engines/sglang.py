@@ -23,12 +23,12 @@ from planner.activations import EAGER, FUSED, peak
 from planner.engines import Engine
 from planner.engines.capacity import Asked
 from planner.engines.rank import Held, held, place, process, remembered
-from planner.engines.serving import GIB, Part, Reserve, exact, parse
+from planner.engines.serving import GIB, Part, Reserve, exact, parse, rest, step
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import SCALED_ELEMENTS, Precision, canonical, chooser_bytes, element_bits, resolve, unpacked
 from planner.shard import Parallel, device_shares
-from planner.workload import Workload
+from planner.workload import Workload, smallest
 
 if TYPE_CHECKING:
     from profiles.hardware import Hardware
@@ -573,8 +573,7 @@ def reserve(
     if flags.enable_dp_attention and parallel.attention_groups == 1:
         parallel = parallel._replace(attention_groups=flags.dp_size)
     runtime = process(hardware, parallel)
-    usable = hardware.usable_bytes
-    seen, least, most = (int(each or usable.value) for each in (usable.value, usable.low, usable.high))
+    seen, least, most = hardware.usable_bytes.bounds
     before = (seen - runtime.value, least - runtime.high, most - runtime.low)
     latent = any(each.kind == "latent" for each in held(model, 1, 1)[1])
     nameplate = int(hardware.nameplate_bytes.value) / MIB
@@ -591,12 +590,9 @@ def reserve(
         mem_fraction_static=shares[0], chunked_prefill_size=chunk, cuda_graph_max_bs=graphs or None,
         context_length=flags.context_length or model.positions,
     )  # fmt: skip
-    shape = work._replace(
-        batch=max(parallel.dp, 1), prompt=chunk, generate=0, images=0, audio_seconds=0, audio_windows=0
-    )
-    one, _ = _smallest(model)
+    shape = step(model, work, parallel, chunk)
     found = []
-    for share in device_shares(model, precision, one, parallel):
+    for share in device_shares(model, precision, smallest(model), parallel):
         weight = share.weight_bytes
         parts = {"weights": Part(weight, weight, weight + LOADED_MORE, "the stage's share", "planner/shard.py")}
         if rules.counts_media and on.tower:
@@ -611,14 +607,10 @@ def reserve(
             ),
             "graphs": _graphs(graphs),
         }
-        taken = parts.values()
-        pool = Part(
-            budget.value - sum(part.value for part in taken), budget.low - sum(part.high for part in taken),
-            budget.high - sum(part.low for part in taken), f"budget - {' - '.join(parts)}", SOURCE,
-        )  # fmt: skip
+        pool = rest(budget, parts, SOURCE)
         problem = None
         if pool.value <= 0:
-            lowest = 1 - (before[0] - sum(part.value for part in taken)) / before[0]
+            lowest = 1 - (before[0] - sum(part.value for part in parts.values())) / before[0]
             problem = f"weights leave nothing for the cache: raise mem_fraction_static above {lowest:.3f}"
         found.append(
             Reserve(
@@ -627,12 +619,6 @@ def reserve(
             )
         )  # fmt: skip
     return tuple(found)
-
-
-def _smallest(model: Model) -> tuple[Workload, list[str]]:
-    from planner.workload import workload  # noqa: PLC0415
-
-    return workload(model, prompt=1, generate=0) if model.generates else workload(model)
 
 
 def _tower(model: Model) -> float:

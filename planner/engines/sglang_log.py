@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.engines import sglang
 from planner.engines.capacity import Asked
-from planner.engines.log import Entry, Log, Prediction
+from planner.engines.log import Entry, Log, Prediction, lines
 from planner.engines.serving import GIB, LARGEST
 from planner.errors import PlanError
 from planner.model import Model
@@ -77,8 +77,7 @@ def parse(text: str) -> Log:
     version: str | None = None
     flags: dict[str, Any] = {}
     entries: list[Entry] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = re.sub(r"\x1b\[[0-9;]*m", "", raw).strip()
+    for number, line in lines(text):
         if match := re.search(r"\bsglang(?:\[\w+\])?(?:==|[-_ ]v?|:v?)(\d+\.\d+\.\d+[\w.]*)", line):
             version = match[1]
         flags |= {flag: value for flag, value in _flags(line) if _sensible(flag, value)}

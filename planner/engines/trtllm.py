@@ -22,13 +22,13 @@ from planner.activations import EAGER, FUSED, peak
 from planner.engines import Engine
 from planner.engines.capacity import Asked
 from planner.engines.rank import Held, held, place, process, remembered
-from planner.engines.serving import GIB, Part, Reserve, exact, parse
+from planner.engines.serving import GIB, Part, Reserve, bounded, exact, parse, rest, step
 from planner.engines.sglang import packed_bytes
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import PACKED_LATENTS, Precision, canonical, chooser_bytes, element_bits, resolve
 from planner.shard import Parallel, device_shares
-from planner.workload import Workload, workload
+from planner.workload import Workload, smallest
 
 if TYPE_CHECKING:
     from profiles.hardware import Hardware
@@ -354,20 +354,16 @@ def reserve(
     if flags.enable_attention_dp and parallel.attention_groups == 1:
         parallel = parallel._replace(attention_groups=parallel.tp)
     usable = hardware.usable_bytes
-    seen, least, most = (int(each or usable.value) for each in (usable.value, usable.low, usable.high))
-    budget = Part(seen, least, most, "what programs see of the device", hardware.source(usable))
+    budget = bounded(usable.bounds, "what programs see of the device", hardware.source(usable))
     tokens, seats = flags.max_num_tokens or STEP_TOKENS, flags.max_batch_size or BATCH
     filled = flags._replace(
         free_gpu_memory_fraction=flags.share, max_num_tokens=tokens, max_batch_size=seats,
         max_seq_len=flags.max_seq_len or model.positions, tokens_per_block=flags.tokens_per_block or _block(version),
     )  # fmt: skip
-    shape = work._replace(
-        batch=max(parallel.dp, 1), prompt=tokens, generate=0, images=0, audio_seconds=0, audio_windows=0
-    )
-    one, _ = workload(model, prompt=1, generate=0) if model.generates else workload(model)
+    shape = step(model, work, parallel, tokens)
     parts_of_layers, layers = held(model, parallel.attention_ranks, parallel.pp)
     found = []
-    for share in device_shares(model, precision, one, parallel):
+    for share in device_shares(model, precision, smallest(model), parallel):
         weight = share.weight_bytes
         alive = [peak(model, shape, precision, kind, place(model, parallel, share.stage)) for kind in (FUSED, EAGER)]
         active = [each.alive_bytes for each in alive]
@@ -386,15 +382,13 @@ def reserve(
         if slot:
             parts["states"] = exact(slot * seats, f"{seats:,} slots for states (max_batch_size)", SOURCE)
         kept = Fraction(str(flags.share))
-        free = [
-            budget.value - sum(part.value for part in parts.values()), budget.low - sum(part.high for part in parts.values()),
-            budget.high - sum(part.low for part in parts.values()),
-        ]  # fmt: skip
-        margins = sorted(int(max(each, 0) * (1 - kept)) for each in free)
-        parts["margin"] = Part(
-            int(max(free[0], 0) * (1 - kept)), margins[0], margins[-1], f"{1 - flags.share:.2g} of what is free", SOURCE
+        free = rest(budget, parts, SOURCE)
+        amounts = (free.value, free.low, free.high)
+        margins = [int(max(each, 0) * (1 - kept)) for each in amounts]
+        parts["margin"] = bounded(
+            (margins[0], min(margins), max(margins)), f"{1 - flags.share:.2g} of what is free", SOURCE
         )
-        value, low, high = (each - int(max(each, 0) * (1 - kept)) for each in free)
+        value, low, high = (each - margin for each, margin in zip(amounts, margins, strict=True))
         pool = Part(value, low, high, f"free_gpu_memory_fraction {flags.share:g} x what is free", SOURCE)
         problem = "weights leave nothing for the cache: use more devices" if value <= 0 else None
         found.append(

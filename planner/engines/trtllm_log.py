@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.engines import trtllm
 from planner.engines.capacity import Asked
-from planner.engines.log import Entry, Log, Prediction
+from planner.engines.log import Entry, Log, Prediction, lines
 from planner.engines.serving import GIB
 from planner.errors import PlanError
 from planner.model import Model
@@ -70,8 +70,7 @@ def parse(text: str) -> Log:
     version: str | None = None
     flags: dict[str, Any] = {}
     entries: list[Entry] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = re.sub(r"\x1b\[[0-9;]*m", "", raw).strip()
+    for number, line in lines(text):
         if match := re.search(r"(?:TensorRT[- ]LLM|Engine) [Vv]ersion:? *(\d+\.\d+[\w.]*)", line):
             version = match[1]
         for flag, pattern in FLAGS:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from planner.blocks import Attention, Block, LatentAttention
 from planner.engines import Engine
 from planner.engines.capacity import Asked, Device
+from planner.engines.rank import remembering
 from planner.engines.serving import GIB, Reserve, parse
 from planner.errors import PlanError
 from planner.model import Model
@@ -458,17 +459,9 @@ def _state_dtype(model: Model, version: Version) -> str | None:
 
 
 def _blocks(model: Model) -> Iterator[Block]:
-    """Yield the blocks of a decoder, and those inside of them."""
-    found = [
-        block for stack in model.stacks if stack.name == "decoder" for run in stack.runs for block in run.layer.blocks
-    ]
-    while found:
-        block = found.pop()
-        yield block
-        found += [
-            *getattr(block, "parts", ()),
-            *filter(None, (getattr(block, "block", None), getattr(block, "attention", None))),
-        ]
+    """Yield the blocks of a decoder that remember something."""
+    runs = (run for stack in model.stacks if stack.name == "decoder" for run in stack.runs)
+    yield from (block for run in runs for block in remembering(*run.layer.blocks))
 
 
 def _packs_latents(model: Model, asked: Asked, version: Version) -> bool:
@@ -494,7 +487,7 @@ def _layers(model: Model, flags: Started, rules: Rules, pp: int) -> tuple[list[r
         if stack.name != "decoder":
             continue
         for run in stack.runs:
-            specs = [spec for block in run.layer.blocks for spec in _specs(block, model, flags, rules)]
+            specs = [spec for block in remembering(*run.layer.blocks) for spec in _specs(block, model, flags, rules)]
             for layer in range(depth, depth + run.count * run.repeats):
                 found += [(layer, spec) for spec in specs]
             depth += run.count * run.repeats
@@ -519,16 +512,9 @@ def _specs(block: Block, model: Model, flags: Started, rules: Rules) -> Iterator
     from planner import recurrent as mixers  # noqa: PLC0415
     from planner.compressed import ExpertAttention  # noqa: PLC0415
 
-    caches = block.caches()
-    if not any(cache.owner for cache in caches):
+    if not any(cache.owner for cache in block.caches()):
         return
-    inner = getattr(block, "block", None)
     match block:
-        case mixers.Together():
-            for part in block.parts:
-                yield from _specs(part, model, flags, rules)
-        case mixers.SharedTransformer():
-            yield from _specs(block.attention, model, flags, rules)
         case Attention(chooser=None) if not block.cross or model.kind == "encoder-decoder":
             yield _rows(block, model, flags, rules)
         case ExpertAttention():
@@ -543,8 +529,6 @@ def _specs(block: Block, model: Model, flags: Started, rules: Rules) -> Iterator
             | mixers.ShortConvolution()
         ):
             yield _state(block, flags)
-        case _ if inner is not None and hasattr(inner, "caches") and inner.caches() == caches:
-            yield from _specs(inner, model, flags, rules)
         case _:
             raise PlanError(
                 f"vLLM's spec for the cache of {type(block).__name__} isn't known",

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from planner.activations import Place, Rules, peak
 from planner.blocks import Attention, Block, LatentAttention, Rope
 from planner.engines import vllm
-from planner.engines.serving import GIB, Part, Reserve, exact
+from planner.engines.serving import GIB, Part, Reserve, exact, rest, step
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import Precision, element_bits, format_named
 from planner.shard import Parallel, Share, device_shares, divided_by, held_elements, legal, stages
-from planner.workload import Workload, workload
+from planner.workload import Workload, smallest
 
 if TYPE_CHECKING:
     from profiles.hardware import Hardware
@@ -125,7 +125,7 @@ def reserve(
     graphs_counted = version >= (0, 21)
     share = flags.gpu_memory_utilization or 0.9
     usable = hardware.usable_bytes
-    seen, least, most = (int(each or usable.value) for each in (usable.value, usable.low, usable.high))
+    seen, least, most = usable.bounds
     budget = Part(
         ceil(share * seen), ceil(share * least), ceil(share * most),
         f"gpu_memory_utilization {share:g} x what programs see of the device", hardware.source(usable),
@@ -143,11 +143,7 @@ def reserve(
         graphs = _graphs(model, parallel, flags)
         if graphs_counted:
             parts["graphs"] = graphs
-        taken = parts.values()
-        pool = Part(
-            budget.value - sum(part.value for part in taken), budget.low - sum(part.high for part in taken),
-            budget.high - sum(part.low for part in taken), f"budget - {' - '.join(parts)}", SOURCE,
-        )  # fmt: skip
+        pool = rest(budget, parts, SOURCE)
         beside = {} if graphs_counted else {"graphs": graphs}
         found.append(Reserve(stage, flags._asdict(), budget, parts, beside, pool, None, problem, notes))
     return tuple(found)
@@ -193,11 +189,10 @@ def loaded(
     model: Model, precision: Precision, parallel: Parallel, version: vllm.Version
 ) -> list[tuple[int, list[str]]]:
     """Return the bytes of the weights on a rank of each stage, with what vLLM makes of them while it loads, and notes on that."""
-    work, _ = workload(model, prompt=1, generate=0) if model.generates else workload(model)
     width = int(element_bits(precision.activations)) // 8 or 1
     table = _rotary_bytes(model, width)
     found = []
-    for share in device_shares(model, precision, work, parallel):
+    for share in device_shares(model, precision, smallest(model), parallel):
         notes = []
         if table:
             notes.append(f"weights include vLLM's tables of rotary cosines and sines, {table / GIB:.3f} GiB")
@@ -296,8 +291,8 @@ def _activations(
     compiled = version >= (0, 8) and not flags.enforce_eager
     rules = STEPS_COMPILED if compiled else STEPS_APART
     place = Place(parallel, _here(model, parallel, stage) if parallel.pp > 1 else None, stage == 0, last)
-    step = work._replace(batch=parallel.dp, prompt=tokens, generate=0, images=0, audio_seconds=0, audio_windows=0)
-    layers = peak(model, step, precision, rules, place)
+    tried = step(model, work, parallel, tokens)
+    layers = peak(model, tried, precision, rules, place)
     expanded = _expanded_bytes(model, parallel, flags, seats, element, version)
     heads = [leaf for stack in model.stacks for _, _, leaf in stack.leaves() if leaf.work == "head"]
     width = max((leaf.n_in for leaf in heads), default=0)
