@@ -36,6 +36,7 @@ MAPPINGS: Final = (
     tables.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     tables.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
     tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    tables.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
 """In order: BERT, BART and Whisper stand among the causal models too, with halves of themselves."""
 
