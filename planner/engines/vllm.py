@@ -428,7 +428,9 @@ def release(text: str) -> Version:
     found = (int(match[1]), int(match[2]), int(match[3] or LAST_PATCH)) if match else None
     if found is None or not OLDEST <= found[:2] <= NEWEST:
         spans = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
-        raise PlanError(f"found {text!r}, known are {spans}", where="version", fix="choose the nearest of these")
+        raise PlanError(
+            f"found {text!r}, known are {spans}", where="version of vLLM", fix="choose the nearest of these"
+        )
     return found
 
 

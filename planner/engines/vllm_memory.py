@@ -132,7 +132,7 @@ def reserve(
     )  # fmt: skip
     weights = loaded(model, precision, parallel, version)
     cut = legal(model, parallel, precision)  # fp8_utils.py: blocks that share a scale must be whole
-    problem = f"vLLM doesn't start: {cut}" if cut else None
+    problem = f"vLLM doesn't start: {cut}" if cut else _too_long(model, flags)
     found = []
     for stage, (weight, notes) in enumerate(weights):
         parts = {
@@ -147,6 +147,14 @@ def reserve(
         beside = {} if graphs_counted else {"graphs": graphs}
         found.append(Reserve(stage, flags._asdict(), budget, parts, beside, pool, None, problem, notes))
     return tuple(found)
+
+
+def _too_long(model: Model, flags: vllm.Flags) -> str | None:
+    """Return that requests would be longer than the model's positions, which vLLM refuses (config/model.py, get_and_verify_max_len)."""
+    most, asked = model.positions, flags.max_model_len or 0
+    if most is None or asked <= most:
+        return None
+    return f"vLLM doesn't start: max_model_len {asked:,} is more than the {most:,} positions of the config"
 
 
 def _started(model: Model, hardware: Hardware) -> tuple[vllm.Flags, vllm.Version]:

@@ -189,3 +189,10 @@ def test_what_stays_with_large_tensors(name: str) -> None:
     tensors = planner.plan(config, hardware="h100-sxm", tp=ranks).memory["weights"]
     assert (said - tensors) / GIB == pytest.approx(more, abs=1e-6)
     assert said / GIB == pytest.approx(printed, abs=0.006)
+
+
+def test_a_request_longer_than_the_positions() -> None:
+    """VLLM refuses it, whatever memory there is."""
+    said = planner.engine_memory("gpt2", engine="vllm", hardware="l4", engine_set={"max_model_len": 1025})
+    assert not said["starts"]
+    assert said["problem"] == "vLLM doesn't start: max_model_len 1,025 is more than the 1,024 positions of the config"
