@@ -462,8 +462,8 @@ class _Check:
         except PlanError as error:
             self.notes.append(f"weights aren't compared: {error}")
             return None
-        self.notes += dict.fromkeys(note for _, notes in found for note in notes)
-        return [float(size) for size, _ in found]
+        self.notes += dict.fromkeys(note for each in found for note in each.notes)
+        return [float(each.value) for each in found]
 
     def _set_aside(self, hardware: str) -> tuple[Reserve, ...]:
         """Return what vLLM sets aside on a rank of each stage, from flags alone."""

@@ -173,7 +173,9 @@ def parsed(text: str) -> Version:
         found = (major, minor, int(match[3]) if match[3] else LAST.get(minor, 0))
     if found is None or not OLDEST <= found <= NEWEST:
         spans = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
-        raise PlanError(f"found {text!r}, known are {spans}", where="version", fix="choose the nearest of these")
+        raise PlanError(
+            f"found {text!r}, known are {spans}", where="version of SGLang", fix="choose the nearest of these"
+        )
     return found
 
 

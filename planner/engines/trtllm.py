@@ -140,7 +140,9 @@ def parsed(text: str) -> Version:
     found = (int(match[1]), int(match[2])) if match else None
     if found is None or not OLDEST <= found <= NEWEST:
         spans = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
-        raise PlanError(f"found {text!r}, known are {spans}", where="version", fix="choose the nearest of these")
+        raise PlanError(
+            f"found {text!r}, known are {spans}", where="version of TensorRT-LLM", fix="choose the nearest of these"
+        )
     return found
 
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["full", "sliding", "chunked", "latent", "mamba", "cross"]
 
-OLDEST, NEWEST = (0, 6), (0, 32)
-"""Versions whose rules are known; read in 0.6.0, 0.6.6, 0.7.0 to 0.7.3, 0.8.0, 0.8.3, 0.8.5, 0.9.0 to 0.9.2, 0.10.0 to 0.10.2,
+OLDEST, NEWEST = (0, 3), (0, 32)
+"""Versions whose rules are known; 0.3 to 0.5 share those of 0.6.0, as their start-up logs show; read in 0.6.0, 0.6.6, 0.7.0 to 0.7.3, 0.8.0, 0.8.3, 0.8.5, 0.9.0 to 0.9.2, 0.10.0 to 0.10.2,
 0.11 to 0.16, 0.19 to 0.22, 0.24 to 0.30 and 0.32."""
 
 OLDEST_CPU = (0, 11)
@@ -424,11 +424,13 @@ def _length(model: Model, asked: Asked, version: Version) -> int:
 
 def release(text: str) -> Version:
     """Return major, minor and patch of a version whose rules are known; without a patch, that of the last one."""
-    match = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.(\d+)\w*)?(?:[.\-+]?\w+)*", str(text))
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?!\d)", str(text).strip())
     found = (int(match[1]), int(match[2]), int(match[3] or LAST_PATCH)) if match else None
     if found is None or not OLDEST <= found[:2] <= NEWEST:
         spans = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
-        raise PlanError(f"found {text!r}, known are {spans}", where="version", fix="choose the nearest of these")
+        raise PlanError(
+            f"found {text!r}, known are {spans}", where="version of vLLM", fix="choose the nearest of these"
+        )
     return found
 
 

@@ -24,7 +24,7 @@ from planner.engines import vllm
 from planner.engines.serving import GIB, Part, Reserve, exact, rest, step
 from planner.errors import PlanError
 from planner.model import Model
-from planner.precision import Precision, element_bits, format_named
+from planner.precision import Precision, element_bits, format_named, stored
 from planner.shard import Parallel, Share, device_shares, divided_by, held_elements, legal, stages
 from planner.workload import Workload, smallest
 
@@ -132,11 +132,13 @@ def reserve(
     )  # fmt: skip
     weights = loaded(model, precision, parallel, version)
     cut = legal(model, parallel, precision)  # fp8_utils.py: blocks that share a scale must be whole
-    problem = f"vLLM doesn't start: {cut}" if cut else None
+    problem = f"vLLM doesn't start: {cut}" if cut else _too_long(model, flags)
     found = []
-    for stage, (weight, notes) in enumerate(weights):
+    for stage, weight in enumerate(weights):
         parts = {
-            "weights": exact(weight, "the stage's share, as loaded", "planner/shard.py"),
+            "weights": Part(
+                weight.value, weight.least, weight.value, "the stage's share, as loaded", "planner/shard.py"
+            ),
             "activations": _activations(model, work, precision, parallel, flags, version, hardware, stage),
             "runtime": _runtime(version, parallel),
         }
@@ -145,8 +147,16 @@ def reserve(
             parts["graphs"] = graphs
         pool = rest(budget, parts, SOURCE)
         beside = {} if graphs_counted else {"graphs": graphs}
-        found.append(Reserve(stage, flags._asdict(), budget, parts, beside, pool, None, problem, notes))
+        found.append(Reserve(stage, flags._asdict(), budget, parts, beside, pool, None, problem, weight.notes))
     return tuple(found)
+
+
+def _too_long(model: Model, flags: vllm.Flags) -> str | None:
+    """Return that requests would be longer than the model's positions, which vLLM refuses (config/model.py, get_and_verify_max_len)."""
+    most, asked = model.positions, flags.max_model_len or 0
+    if most is None or asked <= most:
+        return None
+    return f"vLLM doesn't start: max_model_len {asked:,} is more than the {most:,} positions of the config"
 
 
 def _started(model: Model, hardware: Hardware) -> tuple[vllm.Flags, vllm.Version]:
@@ -185,10 +195,21 @@ SEGMENT_BYTES, LEAST_SEGMENT_BYTES, LEAST_REST_BYTES = 2 * MIB, 10 * MIB, MIB
 (c10/cuda/CUDACachingAllocator.cpp, round_size and should_split)."""
 
 
-def loaded(
-    model: Model, precision: Precision, parallel: Parallel, version: vllm.Version
-) -> list[tuple[int, list[str]]]:
-    """Return the bytes of the weights on a rank of each stage, with what vLLM makes of them while it loads, and notes on that."""
+PADDED_INPUTS = 256
+"""Inputs of experts' MXFP4 matrices are padded to a multiple of so many, their scales aren't: a log of gpt-oss-120b on an H100 (0.11), by
+Triton kernels; others pad otherwise (fused_moe/oracle/mxfp4.py)."""
+
+
+class Loaded(NamedTuple):
+    """Weights on a rank, in bytes: as loaded, the least that they may be, and notes on what is more than the tensors."""
+
+    value: int
+    least: int
+    notes: list[str]
+
+
+def loaded(model: Model, precision: Precision, parallel: Parallel, version: vllm.Version) -> list[Loaded]:
+    """Return the weights on a rank of each stage, with what vLLM makes of them while it loads."""
     width = int(element_bits(precision.activations)) // 8 or 1
     table = _rotary_bytes(model, width)
     found = []
@@ -205,8 +226,31 @@ def loaded(
         rest = _rest_bytes(share) if format_named(precision.weights).plain else 0
         if rest:
             notes.append(f"weights include what PyTorch's allocator rounds large tensors up by, {rest / GIB:.3f} GiB")
-        found.append((share.weight_bytes + table + copies + rest, notes))
+        padded = _padded_bytes(model, precision, parallel, share.stage)
+        if padded:
+            notes.append(
+                f"weights include what kernels pad MXFP4 experts by, {padded / GIB:.3f} GiB on Hopper; others differ"
+            )
+        value = share.weight_bytes + table + copies + rest + padded
+        found.append(Loaded(value, value - padded, notes))
     return found
+
+
+def _padded_bytes(model: Model, precision: Precision, parallel: Parallel, stage: int) -> int:
+    """Return what padded inputs add to experts of 4-bit floats on a rank."""
+    here, total = _here(model, parallel, stage), 0
+    for each in stored(model, precision):
+        leaf = each.place.leaf
+        if leaf.work != "experts" or each.format != "mxfp4":
+            continue
+        cuts = divided_by(leaf, each.place.stack, parallel)
+        along = {name: tuple(cut for cut in cuts if cut.along == name) for name in ("in", "out", "copies")}
+        inputs = held_elements(leaf.n_in, along["in"], parallel, routed=True)
+        outputs = held_elements(leaf.n_out, along["out"], parallel, routed=True)
+        more = -inputs % PADDED_INPUTS
+        copies = leaf.copies // parallel.ep
+        total += sum(layer in here for layer in each.layers) * copies * outputs * more // 2
+    return total
 
 
 def _rest_bytes(share: Share) -> int:

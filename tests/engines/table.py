@@ -263,7 +263,7 @@ LEAST = "one rank's memory is printed, and the tokens are those of the rank with
 NOTES: dict[tuple[str, str], str] = {
     ("vllm-40691", "concurrency"): "no memory is printed: 1,484 to 1,487 blocks give the printed tokens, one of four groups' share; "
     "concurrency x length is 3.7 times as much",
-    ("llmd-doc-gpt-oss-120b-tp1", "weights"): "kernels of MXFP4 pad 2,880 columns to 3,072, which isn't modelled",
+    ("llmd-doc-gpt-oss-120b-tp1", "cache memory, from flags"): "the row's utilisation isn't that of its figures: 0.95 leaves 3.37",
     ("llmd-doc-mistral-small-3.2", "cache memory, from flags"): "the row doesn't say for how many requests it was started: 256 instead of the "
     "default's 1,024 would leave 28.44",
     ("vllm-13061", "cache of a token"): "8.69 GiB are one rank's; the tokens are the other's, which had 7.46 GiB and prints nothing",

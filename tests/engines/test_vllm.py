@@ -265,7 +265,7 @@ def test_batches_in_flight() -> None:
     [
         ({"engine": "lmdeploy"}, ("engine", "lmdeploy", "vllm, sglang, trtllm")),
         ({"version": "0.99"}, ("version", "0.99", "0.32")),
-        ({"version": "0.5.4"}, ("version", "0.5.4", "0.6 to 0.32")),
+        ({"version": "0.2.7"}, ("version", "0.2.7", "0.3 to 0.32")),
         ({"version": "0.10.0"}, ("version", "0.10.0", "CPU", "0.11")),
         ({"version": "new"}, ("version", "new")),
         ({"device": "tpu"}, ("device", "tpu", "cuda")),
@@ -290,3 +290,10 @@ def test_a_cache_without_a_spec() -> None:
         capacity({"model_type": "xlstm"})
     with pytest.raises(PlanError, match="keeps no cache"):
         capacity("bert-base")
+
+
+@pytest.mark.parametrize("text", ["v0.19.0", "0.19", "0.19.1rc1", "0.19.x", "0.19.0 dev", "0.19-ish"])
+def test_versions_as_people_write_them(text: str) -> None:
+    """The numbers count, whatever stands behind them: 20 GiB // (128 KiB x 16) = 10,240 blocks of 16."""
+    said = planner.engine_capacity("llama3-8b", version=text, cache_memory_bytes=20 * 2**30, max_model_len=8192)
+    assert said["tokens"] == 163840

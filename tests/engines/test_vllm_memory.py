@@ -189,3 +189,27 @@ def test_what_stays_with_large_tensors(name: str) -> None:
     tensors = planner.plan(config, hardware="h100-sxm", tp=ranks).memory["weights"]
     assert (said - tensors) / GIB == pytest.approx(more, abs=1e-6)
     assert said / GIB == pytest.approx(printed, abs=0.006)
+
+
+def test_a_request_longer_than_the_positions() -> None:
+    """VLLM refuses it, whatever memory there is."""
+    said = planner.engine_memory("gpt2", engine="vllm", hardware="l4", engine_set={"max_model_len": 1025})
+    assert not said["starts"]
+    assert said["problem"] == "vLLM doesn't start: max_model_len 1,025 is more than the 1,024 positions of the config"
+
+
+GPT_OSS = {
+    "model_type": "gpt_oss", "num_hidden_layers": 36, "hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088, "num_local_experts": 128, "num_experts_per_tok": 4,
+    "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                                             "model.embed_tokens", "lm_head"]},
+}  # fmt: skip
+
+
+def test_padded_experts_of_4_bits() -> None:
+    """Inputs are padded from 2,880 to 3,072: 36 layers x 128 experts x (2 + 1) x 2,880 outputs x 192 / 2 bytes; printed: 64.38 GiB."""
+    said = planner.engine_memory(GPT_OSS, engine="vllm@0.11", hardware="h100-sxm")
+    basis = planner.plan(GPT_OSS, engine="vllm@0.11", hardware="h100-sxm").basis["memory.engine.weights"]
+    assert basis["high"] - basis["low"] == 36 * 128 * 3 * 2880 * 192 // 2
+    assert said["weights"] / GIB == pytest.approx(64.38, abs=0.06)
