@@ -44,7 +44,7 @@ LLAVA_TOWERS: dict[str, Family] = {
 
 MM_LLAVA: dict[str, Family] = {
     "llava_next_video": row(
-        multimodal, "LlavaNextVideoForConditionalGeneration", ties="either",
+        multimodal, "LlavaNextVideoForConditionalGeneration", ties="either", ignores=("vision_feature_select_strategy",),
         senses=(Sense("vision", "vision_config", "vision_tower", pooled_projector, unknown, TILES),),
     ),
     "video_llava": row(
@@ -52,7 +52,7 @@ MM_LLAVA: dict[str, Family] = {
         senses=(Sense("vision", "vision_config", "image_tower", llava_projector, llava_tokens),),
     ),
     "vipllava": row(
-        multimodal, "VipLlavaForConditionalGeneration",
+        multimodal, "VipLlavaForConditionalGeneration", {"vision_feature_layer": "vision_feature_layers"},
         senses=(Sense("vision", "vision_config", "vision_tower", vip_projector, vip_tokens),),
     ),
     "ovis2": row(
@@ -70,11 +70,11 @@ MM_LLAVA: dict[str, Family] = {
         )
     },
     "lighton_ocr": row(
-        multimodal, "LightOnOcrForConditionalGeneration",
+        multimodal, "LightOnOcrForConditionalGeneration", ignores=("vision_feature_layer", "multimodal_projector_bias"),
         senses=(Sense("vision", "vision_config", "vision_encoder", lighton_projector),),
     ),
     "qianfan_ocr": row(
-        multimodal, "QianfanOCRForConditionalGeneration", ignores=("vision_feature_layer",),
+        multimodal, "QianfanOCRForConditionalGeneration", ignores=("vision_feature_layer", "vision_feature_select_strategy"),
         senses=(Sense("vision", "vision_config", "vision_tower", internvl_projector, unknown, TILES),),
     ),
     "hyperclovax_vision_v2": row(

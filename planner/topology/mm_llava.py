@@ -259,9 +259,7 @@ def lfm3_tower(c: Config) -> Tower:
         ),
     }
     feed = FeedForward(d, c.count("intermediate_size"), name="feed_forward")
-    made = {
-        kind: Layer((Sublayer(mixer, before=norm), Sublayer(feed, before=norm))) for kind, mixer in mixers.items()
-    }
+    made = {kind: Layer((Sublayer(mixer, before=norm), Sublayer(feed, before=norm))) for kind, mixer in mixers.items()}
     kinds = listed_kinds("conv", "full_attention", otherwise=_lfm3_kinds)(c, layers)
     into = c.count("num_channels", 3) * c.count("temporal_patch_size") * side**2
     front = Weights((linear("patch_embed", into, d, "conv"), vector("embedding_norm", d, "norm")))
