@@ -8,6 +8,7 @@ import pytest
 
 from planner import PlanError, plan
 from planner.api import load
+from planner.topology.projectors import CLIP_LARGE
 
 GEMMA3_4B: dict[str, Any] = {
     "model_type": "gemma3",
@@ -119,3 +120,15 @@ def test_layers_that_look_at_images_cost_text_nothing() -> None:
         }
     )
     assert plan({"model_type": "mllama"}).flops["prefill"] == text.flops["prefill"]
+
+
+def test_a_tower_for_video_costs_images_nothing() -> None:
+    """Video-LLaVA stores two towers of one config; images run one, as in LLaVA of the same sizes."""
+    both = plan({"model_type": "video_llava"}, images=1)
+    one = plan(
+        {"model_type": "llava", "vision_config": {"model_type": "clip_vision_model", **CLIP_LARGE, "image_size": 224}},
+        images=1,
+    )
+    assert both.flops["prefill"] == one.flops["prefill"]
+    towers = both.params["stacks"]["vision"]["layers"]
+    assert towers[:24] == towers[24:] == one.params["stacks"]["vision"]["layers"]

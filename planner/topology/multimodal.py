@@ -40,6 +40,7 @@ class Sense(NamedTuple):
         stack: name of its stack. key: of its config. at: path of its tower in checkpoints.
         projector: what stands between it and the text model. tokens: that it adds.
         lacking: what isn't in the config where it doesn't determine the tokens. seconds: of sound in a window.
+        aliases: model_types of towers that are read as others.
     """
 
     stack: Literal["vision", "audio"]
@@ -49,6 +50,7 @@ class Sense(NamedTuple):
     tokens: Tokens = leaving
     lacking: str = "the size of the image"
     seconds: int = 30
+    aliases: Mapping[str, str] = {}
 
 
 COMMON = (
@@ -203,7 +205,7 @@ def _tower(c: Config, sense: Sense, width: int) -> tuple[Stack, Input] | None:
     if part["optional"] and c.values.get(sense.key) is None:
         c.ignore(sense.key)
         return None
-    kind = _kind(c, sense.key, part, {})
+    kind = _kind(c, sense.key, part, sense.aliases)
     if kind not in TOWERS:
         raise PlanError(
             f"the tower is a {kind!r}, which the planner doesn't model",
