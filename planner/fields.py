@@ -128,11 +128,12 @@ VOCABULARY: dict[str, Key] = {
     **_keys(
         "count",
         "text_hidden_size n_mel_bins mel_vocab_size posemb_grid_size projection_hidden_dim max_image_size max_img_size "
-        "num_cls_tokens num_registers video_temporal_patch_size vision_hidden_size merge_size",
+        "num_cls_tokens num_registers video_temporal_patch_size vision_hidden_size merge_size "
+        "base_channels num_res_blocks resolution latent_channels in_channels num_lstm_layers sampling_rate",
         structural=False,
     ),
     **_keys("text", "qk_norm_type", structural=False),
-    **_keys("list", "hidden_sizes patch_sizes summary_idxs", structural=False),
+    **_keys("list", "hidden_sizes patch_sizes summary_idxs channel_multiplier attn_resolutions", structural=False),
     "layer_types": Key("list"),
     **_keys("table", "rope_scaling rope_parameters", structural=False),
     **_keys(

@@ -10,6 +10,7 @@ from planner.topology.attention import attention, latent_attention
 from planner.topology.decoder import decoder
 from planner.topology.feed_forward import but_the_first, every_layer, feed_forward, listed, mixture
 from planner.topology.listeners import qformer
+from planner.topology.mm_codecs import codes_each_second, image_codes, sound_codes
 from planner.topology.mm_large import (
     always_qwen3,
     edge_projector,
@@ -89,11 +90,27 @@ LARGE_TOWERS: dict[str, Family] = {
     ),
     "molmo2_vision": row(molmo_tower, "Molmo2VisionModel"),
     "molmo2_adapter": row(qformer, "Molmo2Adapter"),
+    "apertus1p5_vision_tokenizer": row(image_codes, "Apertus1p5VisionTokenizerModel", ignores=("spatial_scale_factor",)),
+    "wavtokenizer_encoder": row(
+        sound_codes, "WavTokenizerEncoderModel",
+        ignores=(
+            "decoder_hidden_size", "decoder_intermediate_size", "decoder_num_layers", "decoder_attention_num_groups",
+            "adanorm_num_embeddings", "dilation_growth_rate", "pad_mode", "use_causal_conv", "norm_eps",
+        ),
+    ),
     "parakeet_encoder": row(parakeet, "ParakeetEncoder", ignores=("scale_input",)),
     "radio": row(radio, "RadioModel", ignores=("image_size", "patch_dim", "video_patch_dim", "layerscale_value")),
 }  # fmt: skip
 
 MM_LARGE: dict[str, Family] = {
+    "apertus1p5": row(
+        multimodal, "Apertus1p5ForConditionalGeneration",
+        senses=(
+            Sense("vision", "vision_config", "vision_tokenizer", nothing, unknown),
+            Sense("audio", "audio_config", "audio_tokenizer", nothing, codes_each_second, "the rate of samples", 1),
+        ),
+        ignores=("image_token_offset", "audio_token_offset"),
+    ),
     "cosmos3_omni": row(
         rewritten, "Cosmos3OmniForConditionalGeneration", change=always_qwen3,
         senses=(Sense("vision", "vision_config", "visual", nothing),),
