@@ -16,11 +16,9 @@ from planner.topology.mm_large import (
     edge_projector,
     hy_grid,
     hy_merger,
-    hy_width,
     inkling2_tower,
     inkling_patches,
     inkling_sound,
-    large_projector,
     learned_rotation,
     molmo,
     molmo_attention,
@@ -46,7 +44,7 @@ from planner.topology.mm_large import (
     untied,
 )
 from planner.topology.multimodal import Sense, multimodal
-from planner.topology.projectors import kimi_grid, nothing, unknown
+from planner.topology.projectors import kimi_grid, mistral3_projector, nothing, unknown
 from planner.topology.sparse import gate_and_sinks, indexers, one_of_four, streams
 from planner.topology.towers import Further, counted, vit
 
@@ -59,7 +57,13 @@ UNWEIGHTED = Norm(0, affine=False)
 MUSE: dict[str, Any] = dict(qk_norm="head", qk_norm_form=UNWEIGHTED, gate="element", windows=muse_text_windows,
                             qkv_bias="attention_bias", out_bias="attention_bias")  # fmt: skip
 
-MUSE_IGNORES = ("layer_rope_theta", "qk_scale_factor", "output_multiplier", "post_norm_eps", "residual_gate_temperature")
+MUSE_IGNORES = (
+    "layer_rope_theta",
+    "qk_scale_factor",
+    "output_multiplier",
+    "post_norm_eps",
+    "residual_gate_temperature",
+)
 
 MUSE_VISION = Sense("vision", "vision_config", "vision_tower", muse_projector)
 
@@ -125,8 +129,8 @@ MM_LARGE: dict[str, Family] = {
     "inkling_mm_model": row(
         rewritten, "InklingForConditionalGeneration", change=text_width("inkling_text"), instead=untied,
         senses=(
-            Sense("vision", "vision_config", "vision_tower", same_width, unknown),
-            Sense("audio", "audio_config", "audio_tower", same_width, unknown, SOUND),
+            Sense("vision", "vision_config", "vision_tower", nothing, unknown),
+            Sense("audio", "audio_config", "audio_tower", nothing, unknown, SOUND),
         ),
         ignores=("mtp_config",),
     ),
@@ -151,7 +155,7 @@ MM_LARGE: dict[str, Family] = {
         ignores=MUSE_IGNORES,
     ),
     "hy_v4_vl": row(
-        multimodal, "HYV4VLForConditionalGeneration", senses=(Sense("vision", "vision_config", "vision_tower", hy_width),),
+        multimodal, "HYV4VLForConditionalGeneration", senses=(Sense("vision", "vision_config", "vision_tower", nothing),),
     ),
     "hy_v4_vl_text": row(
         streams, "HYV4VLTextModel", ROUTED, mixed=False,
@@ -159,7 +163,7 @@ MM_LARGE: dict[str, Family] = {
         feeds=mixture(sparse=listed(but_the_first), correction_bias=True, scoring="sigmoid"),
     ),
     "molmo2": row(
-        rewritten, "Molmo2ForConditionalGeneration", change=molmo_parts,
+        rewritten, "Molmo2ForConditionalGeneration", change=molmo_parts, instead=untied,
         senses=(
             Sense("vision", "vision_config", "vision_tower", molmo_projector, unknown, "the number of crops of an image"),
         ),
@@ -169,7 +173,7 @@ MM_LARGE: dict[str, Family] = {
     ),
     "mistral_large4": row(
         multimodal, "MistralLarge4ForConditionalGeneration",
-        senses=(Sense("vision", "vision_config", "vision_tower", large_projector),),
+        senses=(Sense("vision", "vision_config", "vision_tower", mistral3_projector),),
     ),
     "mistral_large4_text": row(
         learned_rotation, "MistralLarge4TextModel", ROUTED, mixers=unrotated_latents,

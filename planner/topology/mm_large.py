@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from functools import partial
+from itertools import combinations, pairwise
 from math import ceil, comb, log, prod
+from struct import pack, unpack
 from typing import Any
 
 from planner.blocks import (
@@ -30,7 +32,6 @@ from planner.topology.attention import attention, latent_attention, listed_windo
 from planner.topology.decoder import Wiring, decoder
 from planner.topology.multimodal import multimodal, part
 from planner.topology.paired import conformer
-from planner.topology.projectors import mistral3_projector
 from planner.topology.sparse import scheduled
 from planner.topology.towers import Further, Tower, merger, table, vit, whole_numbers
 
@@ -110,6 +111,11 @@ def _factors(c: Config, key: str) -> list[int]:
     return [prod(found[::-1][: i + 1]) for i in range(len(found))]
 
 
+def _rounded(number: float) -> float:
+    """Return a number in 32 bits, in which ties between scales are decided."""
+    return float(unpack("f", pack("f", number))[0])
+
+
 def _scales(c: Config, layers: int) -> list[tuple[int, int, int]]:
     """Return frames, side and channels of a patch's cells before and after each of Inkling's layers.
 
@@ -123,14 +129,17 @@ def _scales(c: Config, layers: int) -> list[tuple[int, int, int]]:
         *((1, side, ceil(side**2 * colours / 64) * 64) for side in sides),
         *((frame, sides[-1], sides[-1] ** 2 * colours * frame * 64) for frame in frames),
     ]
-    goal = log(sides[-1] ** 2 * (frames or [1])[-1] * colours)
-    sizes = [log(frame * side**2) for frame, side, _ in scales]
+    goal = _rounded(log(sides[-1] ** 2 * (frames or [1])[-1] * colours))
+    sizes = [_rounded(log(frame * side**2)) for frame, side, _ in scales]
+    share = _rounded(goal / layers)
 
     def off(step: int, index: int) -> float:
-        return abs(goal * step / layers - sizes[index])
+        near = step < (layers + 1) // 2
+        ideal = _rounded(share * step) if near else _rounded(goal - share * (layers - step))
+        return _rounded(abs(ideal - sizes[index]))
 
     if layers >= len(scales):
-        chosen = [min(range(len(scales)), key=lambda i, step=step: off(step, i)) for step in range(layers + 1)]
+        chosen = [min(range(len(scales)), key=partial(off, step)) for step in range(layers + 1)]
     elif comb(len(scales), layers + 1) <= MOST_PLANS:
         ways = combinations(range(len(scales)), layers + 1)
         chosen = list(min(ways, key=lambda way: sum(off(step, i) for step, i in enumerate(way))))
@@ -148,7 +157,7 @@ def inkling_patches(c: Config) -> Tower:
     scales = _scales(c, layers)
     frames, side, _ = scales[-1]
     made = []
-    for i, (before, after) in enumerate(zip(scales, scales[1:], strict=False)):
+    for i, (before, after) in enumerate(pairwise(scales)):
         fold = (after[0] // before[0]) * (after[1] // before[1]) ** 2
         last = i == layers - 1
         out = width if last else after[2]
@@ -219,13 +228,10 @@ def muse_windows(c: Config, layers: int) -> list[Mask]:
     return [Mask(causal=False, chunk=None if kind[0] == "f" else chunk) for kind in listed or usual]
 
 
-def muse_projector(c: Config, inner: Config, tower: Tower, width: int) -> Sequence[Block]:
+def muse_projector(c: Config, inner: Config, _tower: Tower, width: int) -> Sequence[Block]:
     """Muse: m x m neighbours become one row, which three matrices project."""
     into, hidden = c.count("out_hidden_size"), c.count("projector_hidden_size")
-    if into != (merged := tower.width * inner.count("merge_size") ** 2):
-        raise PlanError(
-            f"found {into}, but merged rows are {merged} wide", where=c.where("out_hidden_size"), fix="correct the file"
-        )
+    inner.ignore("merge_size")
     return (
         Weights(
             (
@@ -261,7 +267,9 @@ def narrowed_experts(c: Config, request: Request, **traits: Any) -> Anatomy:
     def changed(layer: Layer) -> Layer:
         sparse = any(isinstance(block, MixtureOfExperts) for block in layer.blocks)
         parts = tuple(
-            replace(each, block=replace(each.block, latent=narrow)) if isinstance(each.block, MixtureOfExperts) else each
+            replace(each, block=replace(each.block, latent=narrow))
+            if isinstance(each.block, MixtureOfExperts)
+            else each
             for each in layer.sublayers
         )
         return replace(layer, sublayers=(*parts, Sublayer(Weights(gates + inner * sparse))))
@@ -325,26 +333,11 @@ def hy_merger(c: Config, d: int) -> tuple[Block, ...]:
     )
 
 
-def hy_width(_c: Config, inner: Config, _tower: Tower, width: int) -> Sequence[Block]:
-    """HY 4: the tower's own convolutions end in the text model's width."""
-    if inner.count("out_hidden_size") != width:
-        raise PlanError(
-            f"found {inner.count('out_hidden_size')}, but the text model's rows are {width} wide",
-            where=inner.where("out_hidden_size"), fix="give both the same width",
-        )  # fmt: skip
-    return ()
-
-
 def molmo(c: Config, request: Request, **traits: Any) -> Anatomy:
     """Molmo 2: the table has rows beyond the head's."""
     anatomy = decoder(c, request, **traits)
     (stack,) = anatomy.stacks
     more = c.count("additional_vocab_size", low=0)
-    if more and c.flag("tie_word_embeddings", False):
-        raise PlanError(
-            "found true, but the table has more rows than the head", where=c.where("tie_word_embeddings"),
-            fix="set it to false",
-        )  # fmt: skip
     front = tuple(
         replace(block, rows=block.rows + more) if isinstance(block, Table) else block for block in stack.front
     )
@@ -354,7 +347,7 @@ def molmo(c: Config, request: Request, **traits: Any) -> Anatomy:
 def molmo_attention(c: Config, request: Request, layers: int) -> list[Block | None]:
     """Molmo 2: queries and keys are normed by head (Qwen 3), or all heads together (OLMo)."""
     alone = c.text("qk_norm_type", allowed=("qwen3", "olmo")) == "qwen3"
-    return attention(qkv_bias="attention_bias", qk_norm="head" if alone else "all")(c, request, layers)
+    return attention(qkv_bias="qkv_bias", qk_norm="head" if alone else "all")(c, request, layers)
 
 
 def molmo_wiring(c: Config) -> Wiring:
@@ -408,7 +401,7 @@ def molmo_tower(c: Config) -> Tower:
     )  # fmt: skip
 
 
-def molmo_projector(c: Config, _inner: Config, tower: Tower, width: int) -> Sequence[Block]:
+def molmo_projector(c: Config, _inner: Config, _tower: Tower, _width: int) -> Sequence[Block]:
     """Molmo 2: the mean of a few patches, of several layers' rows, asks them; a gated block projects the answer."""
     own = part(c, "adapter_config")
     d, f, head = own.count("hidden_size"), own.count("intermediate_size"), own.count("head_dim")
@@ -416,11 +409,6 @@ def molmo_projector(c: Config, _inner: Config, tower: Tower, width: int) -> Sequ
     bias, added = own.flag("attention_bias", True), own.flag("mlp_bias", False)
     into = d * len(whole_numbers(own, "vision_feature_layer", [24, 18]))
     out = own.count("text_hidden_size")
-    if d != tower.width:
-        raise PlanError(
-            f"found {d}, but the tower's rows are {tower.width} wide", where=own.where("hidden_size"),
-            fix="give both the same width",
-        )  # fmt: skip
     pool, project = "multi_modal_projector.image_pooling_2d", "multi_modal_projector.image_projector"
     return (
         Weights(
@@ -463,18 +451,19 @@ def unrotated_latents(c: Config, request: Request, layers: int) -> list[Block | 
         vector("indexer.softmax_scaling.scale", heads, "attention"),
         vector("indexer.softmax_scaling.bias", heads, "attention"),
     )
-    found: list[Block | None] = []
-    for index, block in enumerate(latent_attention(bias="attention_bias")(c, request, layers)):
-        assert isinstance(block, LatentAttention)
-        scales = tuple(vector(f"softmax_scaling.{name}", block.heads, "attention") for name in ("scale", "bias"))
-        block = replace(
-            block, chooser=None if shared[index] else chooser, extra=scales if shared[index] else scales + chosen,
-            mask=Mask(chosen=c.count("index_topk")),
-        )  # fmt: skip
+    one = latent_attention(bias="attention_bias")(c, request, 1)[0]
+    assert isinstance(one, LatentAttention)
+    scales = tuple(vector(f"softmax_scaling.{name}", one.heads, "attention") for name in ("scale", "bias"))
+    sharing = replace(one, extra=scales, mask=Mask(chosen=c.count("index_topk")))
+    full = replace(sharing, chooser=chooser, extra=scales + chosen)
+
+    def made(index: int) -> LatentAttention:
+        block = sharing if shared[index] else full
         if not rotary[index]:
             block = replace(block, nope=block.nope + block.rope, rope=0, rope_positions=None)
-        found.append(_borrowing(block) if sources[index] != index else block)
-    return found
+        return block if sources[index] == index else _borrowing(block)
+
+    return [made(index) for index in range(layers)]
 
 
 def _borrowing(block: LatentAttention) -> BorrowedLatents:
@@ -489,7 +478,9 @@ def _rotary(c: Config, layers: int) -> list[bool]:
             f"found {len(listed)} entries, {layers} are needed", where=c.where("no_rope_layers"),
             fix="give one entry for each layer",
         )  # fmt: skip
-    return [bool(each) for each in listed[:layers]] if listed is not None else [(i + 1) % step > 0 for i in range(layers)]
+    return (
+        [bool(each) for each in listed[:layers]] if listed is not None else [(i + 1) % step > 0 for i in range(layers)]
+    )
 
 
 def _sources(c: Config, layers: int) -> list[int]:
@@ -510,9 +501,6 @@ def learned_rotation(c: Config, request: Request, **traits: Any) -> Anatomy:
     (stack,) = anatomy.stacks
     alpha = Weights((vector("rotary_emb.alpha", c.count("qk_rope_head_dim") // 2, "other", own_dtype="float32"),))
     return anatomy._replace(stacks=(replace(stack, front=(*stack.front, alpha)),))
-
-
-large_projector = mistral3_projector
 
 
 OLD_PARTS = {"llm_config": "text_config", "sound_config": "audio_config", "vit_hidden_size": "vision_hidden_size"}
@@ -564,18 +552,16 @@ def radio(c: Config) -> Tower:
     )  # fmt: skip
 
 
-def nemotron_sees(c: Config, inner: Config, _tower: Tower, width: int) -> Sequence[Block]:
+def nemotron_sees(c: Config, _inner: Config, _tower: Tower, width: int) -> Sequence[Block]:
     """Nemotron Omni: neighbours become one row, a norm, and two matrices; a norm before that if the text model looks ahead."""
     d, kept = c.count("vision_hidden_size"), c.number("downsample_ratio", above=0)
-    if d != inner.count("hidden_size"):
-        raise PlanError(
-            f"found {d}, but the tower's rows are {inner.count('hidden_size')} wide",
-            where=c.where("vision_hidden_size"), fix="give both the same width",
-        )  # fmt: skip
     into = d * int(1 / kept) ** 2
     ahead = _said(c, "nemotron_h", "text_config", "num_nextn_predict_layers", 0)
     final = (Weights((vector("vision_final_layernorm", d, "other", bias=True),)),) if ahead > 0 else ()
-    return (*final, _nemotron_merger("multi_modal_projector", into, c.count("projector_hidden_size"), width, bias=False))
+    return (
+        *final,
+        _nemotron_merger("multi_modal_projector", into, c.count("projector_hidden_size"), width, bias=False),
+    )
 
 
 def _nemotron_merger(at: str, into: int, hidden: int, width: int, *, bias: bool) -> Weights:
