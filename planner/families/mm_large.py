@@ -90,7 +90,7 @@ LARGE_TOWERS: dict[str, Family] = {
     "muse_spark_audio": row(muse_sound, "MuseSparkAudioModel"),
     "hy_v4_vl_vision": row(
         vit, "HYV4VLVisionModel", epsilon="rms_norm_eps", patch_bias=True, positions=hy_grid, image=None,
-        further=Further(back=hy_merger), paths=("embeddings.patch_embedding", "layers"),
+        further=Further(back=hy_merger), paths=("embeddings.patch_embedding", "layers"), ignores=("interpolate_mode",),
     ),
     "molmo2_vision": row(molmo_tower, "Molmo2VisionModel"),
     "molmo2_adapter": row(qformer, "Molmo2Adapter"),
@@ -120,7 +120,7 @@ MM_LARGE: dict[str, Family] = {
         senses=(Sense("vision", "vision_config", "visual", nothing),),
     ),
     "cosmos3_edge": row(
-        multimodal, "Cosmos3EdgeForConditionalGeneration", senses=(Sense("vision", "vision_config", "visual", edge_projector),),
+        multimodal, "Cosmos3EdgeForConditionalGeneration", instead=untied, senses=(Sense("vision", "vision_config", "visual", edge_projector),),
     ),
     "cosmos3_edge_text": row(
         decoder, "Cosmos3EdgeTextModel", feeds=feed_forward(gated=False, bias="mlp_bias"),
@@ -146,7 +146,7 @@ MM_LARGE: dict[str, Family] = {
         feeds=feed_forward(activation="hidden_activation"), ignores=MUSE_IGNORES,
     ),
     "muse_spark": row(
-        multimodal, "MuseSparkForConditionalGeneration",
+        multimodal, "MuseSparkForConditionalGeneration", instead=untied,
         senses=(MUSE_VISION, Sense("audio", "audio_config", "audio_tower", same_width, unknown, "the rate of samples")),
     ),
     "muse_spark_text": row(
@@ -163,7 +163,7 @@ MM_LARGE: dict[str, Family] = {
         feeds=mixture(sparse=listed(but_the_first), correction_bias=True, scoring="sigmoid"),
     ),
     "molmo2": row(
-        rewritten, "Molmo2ForConditionalGeneration", change=molmo_parts, instead=untied,
+        rewritten, "Molmo2ForConditionalGeneration", change=molmo_parts, instead=untied, ignores=("image_patch_id",),
         senses=(
             Sense("vision", "vision_config", "vision_tower", molmo_projector, unknown, "the number of crops of an image"),
         ),

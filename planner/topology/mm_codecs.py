@@ -46,7 +46,7 @@ def _attending(at: str, d: int, rate: int) -> list[Leaf]:
 
 
 def image_codes(c: Config) -> Tower:
-    """Emu 3.5's encoder of images (VQGAN, arXiv:2012.09841): convolutions halve the sides, and a table names each cell."""
+    """Emu 3.5's encoder of images (VQGAN, arXiv:2012.09841): halved sides, a table names each cell."""
     first, blocks = c.count("base_channels"), c.count("num_res_blocks", low=0)
     widths = [first * wider for wider in _listed(c, "channel_multiplier")]
     attended, resolution = whole_numbers(c, "attn_resolutions"), c.count("resolution")
@@ -76,7 +76,7 @@ def image_codes(c: Config) -> Tower:
 
 
 def sound_codes(c: Config) -> Tower:
-    """WavTokenizer's encoder of waves (arXiv:2408.16532): convolutions, recurrent layers, and a table that names each row."""
+    """WavTokenizer's encoder of waves (arXiv:2408.16532): a table names each row that is left."""
     width, d, ratios = c.count("hidden_size"), c.count("num_filters"), _listed(c, "upsampling_ratios")[::-1]
     kernel, narrow = c.count("residual_kernel_size"), c.count("compress")
     directed = c.text("norm_type", allowed=("weight_norm", "time_group_norm")) == "weight_norm"

@@ -119,7 +119,7 @@ def _rounded(number: float) -> float:
 def _scales(c: Config, layers: int) -> list[tuple[int, int, int]]:
     """Return frames, side and channels of a patch's cells before and after each of Inkling's layers.
 
-    Sides grow by one prime factor at a time, then frames; each layer ends at the scale next to an even share of all elements.
+    Sides grow by one prime factor at a time, then frames; each layer ends at the scale next to an even share of all.
     """
     colours, sides, frames = c.count("num_channels", 3), _factors(c, "patch_size"), _factors(c, "temporal_patch_size")
     if not sides:
@@ -192,7 +192,7 @@ def _inkling2_back(c: Config, d: int) -> tuple[Block, ...]:
 
 def _inkling2_hidden(c: Config) -> int:
     found: int = c.count("intermediate_size", None) or c.scaled("mlp_ratio", 4.0, c.count("hidden_size"))
-    c.ignore("mlp_ratio")
+    c.ignore("mlp_ratio", "layer_scale_init_value")
     return found
 
 
@@ -249,6 +249,26 @@ muse_text_windows = listed_windows(
 """Muse: windows in all layers but every fourth, counted from the last."""
 
 
+@dataclass(frozen=True, slots=True)
+class NarrowExperts(MixtureOfExperts):
+    """Experts that see rows of a width of their own, with a norm of what enters them and of their sum."""
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return the experts, the projections around them under their names here, and the norms."""
+        names = {"fc1_latent_proj": "pre_expert_proj", "fc2_latent_proj": "post_expert_proj"}
+        seen = self.latent or self.width
+        return (
+            *(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in MixtureOfExperts.leaves(self)),
+            vector("pre_expert_norm", seen, "norm"),
+            vector("experts.post_expert_norm", seen, "norm"),
+        )
+
+
+def _narrow(block: MixtureOfExperts, width: int) -> NarrowExperts:
+    values = {name: getattr(block, name) for name in MixtureOfExperts.__dataclass_fields__}
+    return NarrowExperts(**{**values, "latent": width})
+
+
 def narrowed_experts(c: Config, request: Request, **traits: Any) -> Anatomy:
     """Muse Spark: experts see rows of their own width, with norms; what a block adds passes a gate for each element."""
     anatomy = decoder(c, request, **traits)
@@ -259,27 +279,20 @@ def narrowed_experts(c: Config, request: Request, **traits: Any) -> Anatomy:
         vector("post_attention_residual_gate.gate", width, "other", own_dtype="float32"),
         vector("post_feedforward_residual_gate.gate", width, "other", own_dtype="float32"),
     )
-    inner = (
-        vector("mlp.pre_expert_norm", narrow, "norm"),
-        vector("mlp.experts.post_expert_norm", narrow, "norm"),
-    )
 
     def changed(layer: Layer) -> Layer:
-        sparse = any(isinstance(block, MixtureOfExperts) for block in layer.blocks)
         parts = tuple(
-            replace(each, block=replace(each.block, latent=narrow))
-            if isinstance(each.block, MixtureOfExperts)
-            else each
+            replace(each, block=_narrow(each.block, narrow)) if isinstance(each.block, MixtureOfExperts) else each
             for each in layer.sublayers
         )
-        return replace(layer, sublayers=(*parts, Sublayer(Weights(gates + inner * sparse))))
+        return replace(layer, sublayers=(*parts, Sublayer(Weights(gates))))
 
     runs = tuple(replace(run, layer=changed(run.layer)) for run in stack.runs)
     return anatomy._replace(stacks=(replace(stack, runs=runs),))
 
 
 def muse_sound(c: Config) -> Tower:
-    """Muse Spark's encoder of waves: each layer shortens them by a matrix, then runs depthwise convolutions and blocks."""
+    """Muse Spark's encoder of waves: a matrix shortens them, then depthwise convolutions and blocks."""
     widths, cuts, depths = (whole_numbers(c, key) for key in ("hidden_sizes", "patch_sizes", "depths"))
     layers, taps, out = c.count("num_hidden_layers"), c.count("conv_kernel_size"), c.count("out_hidden_size")
     if not len(widths) == len(cuts) == len(depths) == layers or min(*widths, *cuts) < 1:
@@ -287,6 +300,7 @@ def muse_sound(c: Config) -> Tower:
             f"found {widths}, {cuts} and {depths}, {layers} entries are needed in each", where=c.where("hidden_sizes"),
             fix="correct the file",
         )  # fmt: skip
+    c.ignore("hidden_act")
     made = []
     for i, (d, cut, depth) in enumerate(zip(widths, cuts, depths, strict=True)):
         into, rate = (widths[i - 1] if i else 1) * cut, prod(cuts[i + 1 :])
@@ -408,6 +422,7 @@ def molmo_projector(c: Config, _inner: Config, _tower: Tower, _width: int) -> Se
     heads, groups = own.count("num_attention_heads"), own.count("num_key_value_heads")
     bias, added = own.flag("attention_bias", True), own.flag("mlp_bias", False)
     into = d * len(whole_numbers(own, "vision_feature_layer", [24, 18]))
+    own.ignore("hidden_act")
     out = own.count("text_hidden_size")
     pool, project = "multi_modal_projector.image_pooling_2d", "multi_modal_projector.image_projector"
     return (
@@ -440,7 +455,7 @@ class BorrowedLatents(LatentAttention):
 
 
 def unrotated_latents(c: Config, request: Request, layers: int) -> list[Block | None]:
-    """Mistral Large 4: every fourth layer without positions, latents that layers may share, scales that grow with the position."""
+    """Mistral Large 4: layers without positions, latents that layers may share, scales by position."""
     rotary, sources = _rotary(c, layers), _sources(c, layers)
     shared = scheduled(c, layers)
     c.per_layer("layer_types", layers, ("indexed_attention",))
@@ -540,7 +555,7 @@ def _radio_front(c: Config, d: int) -> tuple[Block, ...]:
 
 def _radio_back(c: Config, _d: int) -> tuple[Block, ...]:
     chosen = whole_numbers(c, "summary_idxs", [0, 1])
-    return (Weights((vector("summary_idxs", len(chosen), "other", buffer=True, own_dtype="int64"),)),)
+    return (Weights((vector("summary_idxs", len(chosen), "other", buffer=True, own_dtype="float32"),)),)
 
 
 def radio(c: Config) -> Tower:
@@ -553,7 +568,7 @@ def radio(c: Config) -> Tower:
 
 
 def nemotron_sees(c: Config, _inner: Config, _tower: Tower, width: int) -> Sequence[Block]:
-    """Nemotron Omni: neighbours become one row, a norm, and two matrices; a norm before that if the text model looks ahead."""
+    """Nemotron Omni: neighbours become one row, a norm, two matrices; one more norm if the text model looks ahead."""
     d, kept = c.count("vision_hidden_size"), c.number("downsample_ratio", above=0)
     into = d * int(1 / kept) ** 2
     ahead = _said(c, "nemotron_h", "text_config", "num_nextn_predict_layers", 0)
