@@ -103,7 +103,7 @@ LARGE_TOWERS: dict[str, Family] = {
         ),
     ),
     "parakeet_encoder": row(parakeet, "ParakeetEncoder", ignores=("scale_input",)),
-    "radio": row(radio, "RadioModel", ignores=("image_size", "patch_dim", "video_patch_dim", "layerscale_value")),
+    "radio": row(radio, "RadioModel", ignores=("image_size", "patch_dim", "video_patch_dim", "layerscale_value", "norm_mean", "norm_std")),
 }  # fmt: skip
 
 MM_LARGE: dict[str, Family] = {
