@@ -121,6 +121,19 @@ VOCABULARY: dict[str, Key] = {
     **_keys("any", "moe_layers_enum cross_attention_layers supported_aspect_ratios intermediate_layers_indices"),
     **_keys("count", "max_num_tiles num_global_layers audio_merge_size downsample_hidden_size output_dim ffn_dim"),
     **_keys("table", "attention_other_setting"),
+    **_keys("count", "additional_vocab_size moe_hidden_size"),
+    **_keys("list", "kv_source_layers"),
+    **_keys("flag", "norm_after use_swiglu_ffn"),
+    **_keys("flag", "projection_bias", structural=False),
+    **_keys(
+        "count",
+        "text_hidden_size n_mel_bins mel_vocab_size posemb_grid_size projection_hidden_dim max_image_size max_img_size "
+        "num_cls_tokens num_registers video_temporal_patch_size vision_hidden_size merge_size "
+        "base_channels num_res_blocks resolution latent_channels in_channels num_lstm_layers sampling_rate",
+        structural=False,
+    ),
+    **_keys("text", "qk_norm_type", structural=False),
+    **_keys("list", "hidden_sizes patch_sizes summary_idxs channel_multiplier attn_resolutions", structural=False),
     "layer_types": Key("list"),
     **_keys("table", "rope_scaling rope_parameters", structural=False),
     **_keys(

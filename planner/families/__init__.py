@@ -24,6 +24,7 @@ MODULES = (
     "special_encoders",
     "encoder_decoders",
     "mm_llava",
+    "mm_large",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.families.mm_llava import LLAVA_TOWERS
+from planner.families.mm_large import LARGE_TOWERS
 from planner.families.row import Family, row
 from planner.topology.attention import attention, every_window, late_windows
 from planner.topology.blt import blt
@@ -230,6 +231,7 @@ TOWERS: dict[str, Family] = {
         paths=("patch_embedding.linear", "model.layers"),
     ),
     **LLAVA_TOWERS,
+    **LARGE_TOWERS,
 }  # fmt: skip
 
 MULTIMODAL: dict[str, Family] = {
