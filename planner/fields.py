@@ -121,6 +121,7 @@ VOCABULARY: dict[str, Key] = {
     **_keys("any", "moe_layers_enum cross_attention_layers supported_aspect_ratios intermediate_layers_indices"),
     **_keys("count", "max_num_tiles num_global_layers audio_merge_size downsample_hidden_size output_dim ffn_dim"),
     **_keys("table", "attention_other_setting"),
+    **_keys("count", "temporal_merge_size n_window n_window_infer conv_chunksize", structural=False),
     "layer_types": Key("list"),
     **_keys("table", "rope_scaling rope_parameters", structural=False),
     **_keys(
