@@ -5,13 +5,17 @@ from __future__ import annotations
 from planner.families.row import Family, row
 from planner.topology.attention import attention, late_windows
 from planner.topology.decoder import decoder
-from planner.topology.feed_forward import every_step, feed_forward, mixture
+from planner.topology.feed_forward import every_step, feed_forward, listed, mixture
+from planner.topology.kinds import by_kind, listed_kinds
 from planner.topology.mm_glm import (
+    averaged_streams,
+    but_three,
     drawn_grid,
     ernie_experts,
     ernie_resampler,
     even_heads,
     glm_tower,
+    next_tower,
     ocr_tower,
     omni_deepstack,
     omni_hears,
@@ -20,10 +24,13 @@ from planner.topology.mm_glm import (
     omni_waves,
     paddle,
     paddle_projector,
+    pooled_latent,
+    three_of_four,
     video_projector,
 )
 from planner.topology.multimodal import Sense, multimodal
 from planner.topology.projectors import nothing, qwen_merger, unknown
+from planner.topology.recurrent import channel_delta, kimi_sizes
 from planner.topology.towers import Further, counted, square_windows, vit
 
 NAMES = dict(num_hidden_layers="depth", num_attention_heads="num_heads", num_channels="in_channels")
@@ -42,6 +49,7 @@ TOWERS: dict[str, Family] = {
     "glm4v_vision": row(glm_tower, "Glm4vVisionModel", NAMES),
     "glm4v_moe_vision": row(glm_tower, "Glm4vMoeVisionModel", NAMES),
     "glm_ocr_vision": row(ocr_tower, "GlmOcrVisionModel", NAMES, ignores=("image_size",)),
+    "glm5_next_vision": row(next_tower, "Glm5NextVisionModel", NAMES, ignores=("image_size",)),
     "qwen2_5_omni_vision_encoder": row(
         vit, "Qwen2_5OmniVisionEncoder", NAMES, norm="rms", gated=True, windows=square_windows, frames=True, image=None,
         further=Further(back=qwen_merger("rms")), paths=PATCHES,
@@ -84,6 +92,19 @@ MM_GLM: dict[str, Family] = {
     ),
     "glm_ocr_text": row(
         decoder, "GlmOcrTextModel", wiring="sandwich", mixers=attention(positions="interleaved"), ignores=("attention_bias",),
+    ),
+    "glm5_next": row(multimodal, "Glm5NextForConditionalGeneration", senses=(VISUAL,), flat=True),
+    "glm5_next_text": row(
+        averaged_streams, "Glm5NextTextModel", {"num_experts": "n_routed_experts"},
+        mixers=by_kind(
+            listed_kinds("linear_attention", "indexed_attention", "full_attention", otherwise=three_of_four),
+            {
+                "linear_attention": channel_delta(kimi_sizes, low_rank=True), "indexed_attention": pooled_latent,
+                "full_attention": pooled_latent,
+            },
+        ),
+        feeds=mixture(sparse=listed(but_three), correction_bias=True, scoring="sigmoid"),
+        ignores=("first_k_dense_replace", "moe_layer_freq", "rope_parameters", "rope_theta", "rope_scaling"),
     ),
     "qwen2_5_omni_thinker": row(
         multimodal, "Qwen2_5OmniThinkerForConditionalGeneration", senses=(VISUAL, hears(omni_hears)),

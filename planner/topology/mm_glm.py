@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from planner.blocks import Block, Leaf, MixtureOfExperts, Norm, Weights, linear, vector
+from planner.blocks import Block, Cache, Core, LatentAttention, Leaf, MixtureOfExperts, Norm, Weights, linear, vector
+from planner.compressed import CompressedAttend, HyperConnections, Indexer
+from planner.errors import PlanError
 from planner.fields import Config
+from planner.masks import Mask
+from planner.model import Sublayer
 from planner.topology import Anatomy, Maker, Request
+from planner.topology.decoder import decoder
 from planner.topology.feed_forward import feed_forward, listed, mixture
 from planner.topology.multimodal import Sense, multimodal
 from planner.topology.projectors import spectrum
+from planner.topology.sparse import scheduled
 from planner.topology.towers import Further, Tower, merger, table, two, vit, waves, whole_numbers
 
 
@@ -40,14 +47,19 @@ def glm_tower(c: Config) -> Tower:
     )  # fmt: skip
 
 
-def ocr_tower(c: Config) -> Tower:
+def ocr_tower(c: Config, hidden: int | None = None) -> Tower:
     """GLM-OCR's: GLM-4.1V's without learned positions and the first norm; queries and keys are normed."""
-    wide = c.count("out_hidden_size") * c.count("num_channels", 3)
+    wide = hidden or c.count("out_hidden_size") * c.count("num_channels", 3)
     return vit(
         c, norm="rms", epsilon="rms_norm_eps", gated=True, biases="qkv out mlp" if c.flag("attention_bias", True) else "",
         qk_norm=True, patch_bias=True, frames=True, norms="post", image=None,
         further=Further(back=lambda c, d: _glm_merger(c, d, wide)), paths=("patch_embed.proj", "blocks"),
     )  # fmt: skip
+
+
+def next_tower(c: Config) -> Tower:
+    """GLM-5.3's: GLM-OCR's, with a merger of a width of its own."""
+    return ocr_tower(c, c.count("projection_intermediate_size"))
 
 
 def _patch_norm(_c: Config, d: int) -> tuple[Block, ...]:
@@ -192,3 +204,74 @@ def ernie_experts(c: Config, request: Request, layers: int) -> list[Block | None
         else block
         for block in plain(one, request, layers)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class PooledIndexer(Indexer):
+    """An indexer that scores the weighted mean of each `pool` keys (GLM-5.3).
+
+    Attributes:
+        pool: tokens to a mean. kept: every token's key, gate and validity are kept, not the means.
+    """
+
+    pool: int = 1
+    kept: bool = False
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Return the indexer's, gates [D, K], and biases by position in the pool."""
+        return (
+            *Indexer.leaves(self),
+            linear("index_kpool_compress_gate", self.width, self.head, "attention"),
+            Leaf("index_kpool_compress_ape", self.pool, self.head, "attention"),
+        )
+
+    def caches(self) -> tuple[Cache, ...]:
+        """Return a mean a pool, with keys and gates of tokens that aren't in one yet; or all keys and gates."""
+        if self.kept:
+            return (Cache("self", 2 * self.head + 1, chooses=True),)
+        return (Cache("self", self.head, stride=self.pool, tail=2 * self.head, chooses=True),)
+
+    def cores(self) -> tuple[Core, ...]:
+        """Return the scores of all earlier means, and their weighted sum over heads."""
+        return (CompressedAttend(self.heads, self.head, 1, None, self.pool, None, self.caches()),)
+
+
+def pooled_latent(c: Config, request: Request, layers: int) -> list[Block | None]:
+    """Make GLM-5.3's latent attention: no positions, and keys that an indexer of pools chooses."""
+    width, heads, nope = c.count("hidden_size"), c.count("num_attention_heads"), c.count("qk_nope_head_dim")
+    turned = c.count("qk_rope_head_dim", 0, low=0)
+    if turned:
+        raise PlanError(
+            f"found {turned}, but this attention has no positions", where=c.where("qk_rope_head_dim"), fix="set it to 0"
+        )
+    c.ignore("num_key_value_heads", "head_dim")
+    queries = c.count("q_lora_rank")
+    chooser = PooledIndexer(
+        width, queries, c.count("index_n_heads"), c.count("index_head_dim"), pool=c.count("index_kpool"),
+        kept=request.does("keeps_pooled_keys"),
+    )  # fmt: skip
+    bias = c.flag("attention_bias", False)
+    block = LatentAttention(
+        width, heads, queries, c.count("kv_lora_rank"), nope, 0, c.count("v_head_dim"), bias, chooser=chooser,
+        mask=Mask(chosen=c.count("index_topk")),
+    )  # fmt: skip
+    return [replace(block, chooser=None) if shared else block for shared in scheduled(c, layers)]
+
+
+def averaged_streams(c: Config, request: Request, **traits: Any) -> Anatomy:
+    """Hyper-connections whose streams are averaged before the head."""
+    anatomy = decoder(c, request, **traits)
+    (stack,) = anatomy.stacks
+    mix = Sublayer(HyperConnections(c.count("hidden_size"), c.count("hc_mult")))
+    runs = tuple(replace(run, layer=replace(run.layer, sublayers=(*run.layer.sublayers, mix))) for run in stack.runs)
+    return anatomy._replace(stacks=(replace(stack, runs=runs),))
+
+
+def three_of_four(_c: Config, layers: int) -> list[str]:
+    """Linear attention in three layers of four, then one that sees all."""
+    return ["linear_attention" if i % 4 != 3 else "indexed_attention" for i in range(layers)]
+
+
+def but_three(_c: Config, layers: int) -> list[bool]:
+    """All layers but the first three."""
+    return [i > 2 for i in range(layers)]
