@@ -121,6 +121,20 @@ VOCABULARY: dict[str, Key] = {
     **_keys("any", "moe_layers_enum cross_attention_layers supported_aspect_ratios intermediate_layers_indices"),
     **_keys("count", "max_num_tiles num_global_layers audio_merge_size downsample_hidden_size output_dim ffn_dim"),
     **_keys("table", "attention_other_setting"),
+    **_keys("flag", "enable_audio_output", structural=False),
+    **_keys(
+        "count",
+        "mel_dim emb_dim num_embeds enc_dim enc_emb_dim enc_res2net_scale enc_se_channels enc_attention_channels "
+        "upsample_initial_channel",
+        structural=False,
+    ),
+    **_keys("number", "ff_mult", structural=False),
+    **_keys(
+        "list",
+        "enc_channels enc_kernel_sizes enc_dilations upsample_rates upsample_kernel_sizes resblock_kernel_sizes "
+        "resblock_dilation_sizes",
+        structural=False,
+    ),
     **_keys("count", "index_kpool projection_intermediate_size"),
     **_keys("count", "temporal_merge_size n_window n_window_infer conv_chunksize", structural=False),
     "layer_types": Key("list"),

@@ -7,6 +7,7 @@ from planner.topology.attention import attention, late_windows
 from planner.topology.decoder import decoder
 from planner.topology.feed_forward import every_step, feed_forward, listed, mixture
 from planner.topology.kinds import by_kind, listed_kinds
+from planner.topology.listeners import qformer
 from planner.topology.mm_glm import (
     averaged_streams,
     but_three,
@@ -28,6 +29,7 @@ from planner.topology.mm_glm import (
     three_of_four,
     video_projector,
 )
+from planner.topology.mm_speech import omni, qwen25_speaks
 from planner.topology.multimodal import Sense, multimodal
 from planner.topology.projectors import nothing, qwen_merger, unknown
 from planner.topology.recurrent import channel_delta, kimi_sizes
@@ -62,6 +64,10 @@ TOWERS: dict[str, Family] = {
     "qwen3_omni_moe_audio_encoder": row(
         omni_spectrum, "Qwen3OmniMoeAudioEncoder", {"max_position_embeddings": "max_source_positions"},
     ),
+    "qwen2_5_omni_talker": row(qformer, "Qwen2_5OmniTalkerForConditionalGeneration"),
+    "qwen2_5_omni_token2wav": row(qformer, "Qwen2_5OmniToken2WavModel"),
+    "qwen2_5_omni_dit": row(qformer, "Qwen2_5OmniToken2WavDiTModel"),
+    "qwen2_5_omni_bigvgan": row(qformer, "Qwen2_5OmniToken2WavBigVGANModel"),
     "video_llama_3_vision": row(
         vit, "VideoLlama3VisionModel", epsilon="layer_norm_eps", patch_bias=True, norms="post", image=None,
     ),
@@ -110,6 +116,10 @@ MM_GLM: dict[str, Family] = {
         multimodal, "Qwen2_5OmniThinkerForConditionalGeneration", senses=(VISUAL, hears(omni_hears)),
     ),
     "qwen2_5_omni_text": row(decoder, "Qwen2_5OmniThinkerTextModel", mixers=attention(qkv_bias=True, windows=late_windows)),
+    "qwen2_5_omni": row(
+        omni, "Qwen2_5OmniForConditionalGeneration", senses=(VISUAL, hears(omni_hears)),
+        parts=("talker_config", "token2wav_config"), speaks=qwen25_speaks,
+    ),
     "qwen3_omni_moe_thinker": row(
         multimodal, "Qwen3OmniMoeThinkerForConditionalGeneration", senses=(VISUAL, hears(omni_listens)),
     ),
