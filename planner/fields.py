@@ -124,8 +124,8 @@ VOCABULARY: dict[str, Key] = {
     **_keys("flag", "enable_audio_output", structural=False),
     **_keys(
         "count",
-        "mel_dim emb_dim num_embeds enc_dim enc_emb_dim enc_res2net_scale enc_se_channels enc_attention_channels "
-        "upsample_initial_channel",
+        "mel_dim emb_dim num_embeds enc_dim enc_emb_dim enc_res2net_scale enc_se_channels enc_attention_channels num_code_groups "
+        "thinker_hidden_size decoder_dim upsample_initial_channel",
         structural=False,
     ),
     **_keys("number", "ff_mult", structural=False),

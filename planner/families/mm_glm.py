@@ -29,7 +29,7 @@ from planner.topology.mm_glm import (
     three_of_four,
     video_projector,
 )
-from planner.topology.mm_speech import omni, qwen25_speaks
+from planner.topology.mm_speech import omni, qwen3_speaks, qwen25_speaks
 from planner.topology.multimodal import Sense, multimodal
 from planner.topology.projectors import nothing, qwen_merger, unknown
 from planner.topology.recurrent import channel_delta, kimi_sizes
@@ -54,12 +54,12 @@ TOWERS: dict[str, Family] = {
     "glm5_next_vision": row(next_tower, "Glm5NextVisionModel", NAMES, ignores=("image_size",)),
     "qwen2_5_omni_vision_encoder": row(
         vit, "Qwen2_5OmniVisionEncoder", NAMES, norm="rms", gated=True, windows=square_windows, frames=True, image=None,
-        further=Further(back=qwen_merger("rms")), paths=PATCHES,
+        further=Further(back=qwen_merger("rms")), paths=PATCHES, ignores=("embed_dim",),
     ),
     "qwen2_5_omni_audio_encoder": row(omni_waves, "Qwen2_5OmniAudioEncoder"),
     "qwen3_omni_moe_vision_encoder": row(
         vit, "Qwen3OmniMoeVisionEncoder", NAMES, patch_bias=True, positions=counted("num_position_embeddings"), frames=True,
-        image=None, further=Further(back=omni_deepstack), paths=PATCHES,
+        image=None, further=Further(back=omni_deepstack), paths=PATCHES, ignores=("image_size", "embed_dim"),
     ),
     "qwen3_omni_moe_audio_encoder": row(
         omni_spectrum, "Qwen3OmniMoeAudioEncoder", {"max_position_embeddings": "max_source_positions"},
@@ -68,6 +68,8 @@ TOWERS: dict[str, Family] = {
     "qwen2_5_omni_token2wav": row(qformer, "Qwen2_5OmniToken2WavModel"),
     "qwen2_5_omni_dit": row(qformer, "Qwen2_5OmniToken2WavDiTModel"),
     "qwen2_5_omni_bigvgan": row(qformer, "Qwen2_5OmniToken2WavBigVGANModel"),
+    "qwen3_omni_moe_talker_text": row(qformer, "Qwen3OmniMoeTalkerModel"),
+    "qwen3_omni_moe_talker_code_predictor": row(qformer, "Qwen3OmniMoeTalkerCodePredictorModelForConditionalGeneration"),
     "video_llama_3_vision": row(
         vit, "VideoLlama3VisionModel", epsilon="layer_norm_eps", patch_bias=True, norms="post", image=None,
     ),
@@ -126,7 +128,11 @@ MM_GLM: dict[str, Family] = {
     "qwen3_omni_moe_text": row(
         decoder, "Qwen3OmniMoeThinkerTextModel", feeds=mixture(sparse=every_step, scoring="softmax"),
         mixers=attention(qk_norm="head", qkv_bias="attention_bias", out_bias="attention_bias", uneven=True),
-        ignores=("sliding_window", "use_sliding_window", "max_window_layers", "shared_expert_intermediate_size"),
+        ignores=("sliding_window", "use_sliding_window", "max_window_layers", "shared_expert_intermediate_size", "use_qk_norm", "qkv_bias"),
+    ),
+    "qwen3_omni_moe": row(
+        omni, "Qwen3OmniMoeForConditionalGeneration", senses=(VISUAL, hears(omni_listens)),
+        parts=("talker_config", "code2wav_config"), speaks=qwen3_speaks,
     ),
     "video_llama_3": row(
         multimodal, "VideoLlama3ForConditionalGeneration", ties="either",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from planner.blocks import Block, Leaf, Part, Weights, linear, vector
+from planner.blocks import Block, Leaf, Weights, linear, vector
 from planner.engines import ENGINES
 from planner.errors import PlanError
 from planner.fields import Config
@@ -17,6 +17,7 @@ from planner.model import Layer, Run, Stack, Sublayer
 from planner.topology import Anatomy, Request
 from planner.topology.attention import attention, late_windows
 from planner.topology.decoder import decoder
+from planner.topology.feed_forward import every_layer, mixture
 from planner.topology.multimodal import Sense, multimodal, part
 from planner.topology.towers import whole_numbers
 
@@ -36,9 +37,7 @@ Speaks = Callable[[Config, Request], Speech]
 """Wrapper's config and request: what it speaks with."""
 
 
-def omni(
-    c: Config, request: Request, *, senses: tuple[Sense, ...], parts: tuple[str, ...], speaks: Speaks
-) -> Anatomy:
+def omni(c: Config, request: Request, *, senses: tuple[Sense, ...], parts: tuple[str, ...], speaks: Speaks) -> Anatomy:
     """Return the thinker's stacks; what speaks stands behind the layers of the one that hears, where the engine holds it.
 
     Args:
@@ -97,9 +96,9 @@ def _named(runs: Sequence[Run], where: str) -> tuple[Run, ...]:
     return tuple(replace(run, list=where) for run in runs)
 
 
-def _each(where: str, *layers: Sequence[Leaf]) -> tuple[Run, ...]:
-    """Return layers of leaves, that are kept in float32."""
-    made = (tuple(replace(leaf, own_dtype="float32") for leaf in leaves) for leaves in layers)
+def _each(where: str, *layers: Sequence[Leaf], dtype: str | None = "float32") -> tuple[Run, ...]:
+    """Return layers of leaves, kept in a dtype."""
+    made = (tuple(replace(leaf, own_dtype=dtype) for leaf in leaves) for leaves in layers)
     return tuple(Run(1, Layer((Sublayer(Weights(leaves)),)), list=where) for leaves in made)
 
 
@@ -153,7 +152,9 @@ def _voice(c: Config, at: str, mel: int, out: int) -> Speech:
     """Return convolutions over time, blocks of which each squeezes and scales its channels, and attentive pooling."""
     wide, kernels = whole_numbers(c, "enc_channels"), whole_numbers(c, "enc_kernel_sizes")
     if len(wide) != len(kernels) or len(wide) < 2 or min(*wide, *kernels) < 1:
-        raise PlanError(f"found {kernels}, {len(wide)} are needed", where=c.where("enc_kernel_sizes"), fix="correct the file")
+        raise PlanError(
+            f"found {kernels}, {len(wide)} are needed", where=c.where("enc_kernel_sizes"), fix="correct the file"
+        )
     parts, squeezed = c.count("enc_res2net_scale"), c.count("enc_se_channels")
     looked, last = c.count("enc_attention_channels"), wide[-1]
     c.ignore("enc_dilations")
@@ -184,7 +185,9 @@ def _big_vgan(c: Config) -> Speech:
     inside, widths = whole_numbers(c, "resblock_kernel_sizes"), [wide // 2**i for i in range(len(rates) + 1)]
     given = c.raw("resblock_dilation_sizes", [()] * len(inside))
     if len(kernels) != len(rates) or not isinstance(given, list | tuple) or len(given) != len(inside) or not widths[-1]:
-        raise PlanError(f"found {kernels}, {len(rates)} are needed", where=c.where("upsample_kernel_sizes"), fix="correct the file")
+        raise PlanError(
+            f"found {kernels}, {len(rates)} are needed", where=c.where("upsample_kernel_sizes"), fix="correct the file"
+        )
     ups = [
         run
         for i, kernel in enumerate(kernels)
@@ -205,3 +208,149 @@ def _big_vgan(c: Config) -> Speech:
         _conv(f"{at}.conv_post", 7, last, 1, bias=False),
     )
     return Speech((*ups, *_each(f"{at}.resblocks", *blocks)), leaves)
+
+
+HEADS: dict[str, Any] = dict(qk_norm="head", qkv_bias="attention_bias", out_bias="attention_bias", uneven=True)
+
+
+def qwen3_speaks(c: Config, request: Request) -> Speech:
+    """Qwen 3 Omni's: a talker with experts, a predictor of further codes, and what makes waves of all."""
+    own = part(c, "talker_config")
+    text = _known(own, "text_config", "qwen3_omni_moe_talker_text")
+    more = _known(own, "code_predictor_config", "qwen3_omni_moe_talker_code_predictor")
+    own.ignore("spatial_merge_size", "num_code_groups", "tie_word_embeddings")
+    return _talker(own, text, request) + _predictor(more, request) + _code_to_wave(part(c, "code2wav_config"))
+
+
+def _known(c: Config, key: str, kind: str) -> Config:
+    """Return a reader of a part of a part, of which only the part's own class is known."""
+    from planner.families import defaults  # noqa: PLC0415
+
+    known = defaults(kind)
+    return c.nested(key, kind, known["names"], known["defaults"])
+
+
+def _shared(c: Config, _hidden: int) -> int:
+    return int(c.count("shared_expert_intermediate_size", low=0))
+
+
+def _talker(c: Config, text: Config, request: Request) -> Speech:
+    """Return the text model, two projections of the thinker's rows, and the codes' table and head."""
+    feeds = mixture(
+        sparse=every_layer, scoring="softmax", shared=_shared, shared_gate=True, shared_name="shared_expert"
+    )
+    anatomy = decoder(text, request._replace(mtp=False), mixers=attention(**HEADS), feeds=feeds)
+    _no_tie(text)
+    text.ignore(
+        "sliding_window",
+        "use_sliding_window",
+        "max_window_layers",
+        "use_qk_norm",
+        "mlp_only_layers",
+        "decoder_sparse_step",
+    )
+    at, d, codes, wide = "talker", text.count("hidden_size"), text.count("vocab_size"), c.count("thinker_hidden_size")
+    f = text.count("intermediate_size")
+    leaves = [Leaf(f"{at}.model.codec_embedding", codes, d, "embedding"), vector(f"{at}.model.norm", d, "norm")]
+    for name in ("text_projection", "hidden_projection"):
+        leaves += [
+            linear(f"{at}.{name}.linear_fc1", wide, f, "other", bias=True),
+            linear(f"{at}.{name}.linear_fc2", f, d, "other", bias=True),
+        ]
+    leaves.append(linear(f"{at}.codec_head", d, codes, "other"))
+    return Speech(_named(anatomy.stacks[0].runs, f"{at}.model.layers"), tuple(leaves))
+
+
+def _no_tie(c: Config) -> None:
+    if c.flag("tie_word_embeddings", False):
+        raise PlanError(
+            "found true, but these tables aren't shared in the reference", where=c.where("tie_word_embeddings"),
+            fix="set it to false",
+        )  # fmt: skip
+
+
+def _predictor(c: Config, request: Request) -> Speech:
+    """Return a small text model, with a table and a head for each group of codes but the first."""
+    anatomy = decoder(c, request._replace(mtp=False), mixers=attention(**HEADS))
+    _no_tie(c)
+    c.ignore("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+    at, d, codes = "talker.code_predictor", c.count("hidden_size"), c.count("vocab_size")
+    more = c.count("num_code_groups") - 1
+    leaves = (
+        *(Leaf(f"{at}.model.codec_embedding.{i}", codes, d, "embedding") for i in range(more)),
+        vector(f"{at}.model.norm", d, "norm"),
+        *(linear(f"{at}.lm_head.{i}", d, codes, "other") for i in range(more)),
+    )
+    return Speech(_named(anatomy.stacks[0].runs, f"{at}.model.layers"), leaves)
+
+
+def _code_to_wave(c: Config) -> Speech:
+    """Return gated layers whose blocks are scaled, and convolutions that raise the rate of rows, then of waves."""
+    at, d, wide = "code2wav", c.count("hidden_size"), c.count("decoder_dim")
+    first, rates = whole_numbers(c, "upsampling_ratios"), whole_numbers(c, "upsample_rates")
+    widths = [wide // 2**i for i in range(len(rates) + 1)]
+    if not widths[-1] or min(*first, *rates, 1) < 1:
+        raise PlanError(
+            f"found {rates}",
+            where=c.where("upsample_rates"),
+            fix="give rates above 0, and as many as halve decoder_dim",
+        )
+    ups = [_up(d, factor) for factor in first]
+    blocks = [_raised(before, now, rate) for before, now, rate in zip(widths, widths[1:], rates, strict=False)]
+    rows = c.count("codebook_size") * c.count("num_quantizers")
+    leaves = (
+        Leaf(f"{at}.code_embedding", rows, d, "embedding"), vector(f"{at}.pre_transformer.norm", d, "norm"),
+    )  # fmt: skip
+    ends = ((_conv("conv", 7, d, wide),), *blocks, _snake("act", widths[-1]), (_conv("conv", 7, widths[-1], 1),))
+    c.ignore(
+        "max_position_embeddings", "rope_parameters", "rope_theta", "rope_scaling", "sliding_window", "layer_types"
+    )
+    body = replace(
+        _each(f"{at}.pre_transformer.layers", _scaled(c, d), dtype=None)[0], count=c.count("num_hidden_layers")
+    )
+    return Speech(
+        (body, *_each(f"{at}.upsample", *ups, dtype=None), *_each(f"{at}.decoder", *ends, dtype=None)), leaves
+    )
+
+
+def _scaled(c: Config, d: int) -> tuple[Leaf, ...]:
+    heads, f, bias = c.count("num_attention_heads"), c.count("intermediate_size"), c.flag("attention_bias", False)
+    head, groups = c.count("head_dim", d // heads), c.count("num_key_value_heads", heads)
+    return (
+        linear("self_attn.q_proj", d, heads * head, "attention", bias=bias),
+        linear("self_attn.k_proj", d, groups * head, "attention", bias=bias),
+        linear("self_attn.v_proj", d, groups * head, "attention", bias=bias),
+        linear("self_attn.o_proj", heads * head, d, "attention", bias=bias),
+        linear("mlp.gate_proj", d, f, "mlp"),
+        linear("mlp.up_proj", d, f, "mlp"),
+        linear("mlp.down_proj", f, d, "mlp"),
+        *(vector(name, d, "norm") for name in ("input_layernorm", "post_attention_layernorm")),
+        *(vector(f"{name}_layer_scale.scale", d, "other") for name in ("self_attn", "mlp")),
+    )
+
+
+def _up(d: int, factor: int) -> tuple[Leaf, ...]:
+    return (
+        _conv("0.conv", factor, d, d),
+        linear("1.dwconv.conv", 7, d, "conv", bias=True, work="conv"),
+        vector("1.norm", d, "conv", bias=True),
+        linear("1.pwconv1", d, 4 * d, "conv", bias=True),
+        linear("1.pwconv2", 4 * d, d, "conv", bias=True),
+        vector("1.gamma", d, "conv"),
+    )
+
+
+def _snake(name: str, width: int) -> tuple[Leaf, ...]:
+    return tuple(vector(f"{name}.{each}", width, "conv") for each in ("alpha", "beta"))
+
+
+def _raised(before: int, now: int, rate: int) -> tuple[Leaf, ...]:
+    units = [
+        leaf
+        for i in (2, 3, 4)
+        for leaf in (
+            *_snake(f"block.{i}.act1", now), _conv(f"block.{i}.conv1.conv", 7, now, now), *_snake(f"block.{i}.act2", now),
+            _conv(f"block.{i}.conv2.conv", 1, now, now),
+        )
+    ]  # fmt: skip
+    return (*_snake("block.0", before), _conv("block.1.conv", 2 * rate, before, now), *units)
