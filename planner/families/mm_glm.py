@@ -54,7 +54,7 @@ TOWERS: dict[str, Family] = {
     "glm5_next_vision": row(next_tower, "Glm5NextVisionModel", NAMES, ignores=("image_size",)),
     "qwen2_5_omni_vision_encoder": row(
         vit, "Qwen2_5OmniVisionEncoder", NAMES, norm="rms", gated=True, windows=square_windows, frames=True, image=None,
-        further=Further(back=qwen_merger("rms")), paths=PATCHES, ignores=("embed_dim",),
+        further=Further(back=qwen_merger("rms")), paths=PATCHES, ignores=("image_size", "embed_dim"),
     ),
     "qwen2_5_omni_audio_encoder": row(omni_waves, "Qwen2_5OmniAudioEncoder"),
     "qwen3_omni_moe_vision_encoder": row(
@@ -72,6 +72,7 @@ TOWERS: dict[str, Family] = {
     "qwen3_omni_moe_talker_code_predictor": row(qformer, "Qwen3OmniMoeTalkerCodePredictorModelForConditionalGeneration"),
     "video_llama_3_vision": row(
         vit, "VideoLlama3VisionModel", epsilon="layer_norm_eps", patch_bias=True, norms="post", image=None,
+        ignores=("image_size", "temporal_patch_size"),
     ),
     "paddleocr_vl_vision": row(
         vit, "PaddleOCRVisionModel", epsilon="layer_norm_eps", patch_bias=True, positions=drawn_grid, norms="post", image=None,
@@ -79,7 +80,7 @@ TOWERS: dict[str, Family] = {
     ),
     "ernie4_5_vl_moe_vision": row(
         vit, "Ernie4_5_VLMoeVisionTransformerPretrainedModel", NAMES, epsilon="rms_norm_eps", patch="linear", norms="post",
-        image=None, paths=PATCHES,
+        image=None, paths=PATCHES, ignores=("image_size", "temporal_patch_size"),
     ),
 }  # fmt: skip
 

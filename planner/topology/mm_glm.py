@@ -185,7 +185,7 @@ class TwoMixtures(MixtureOfExperts):
         rest = MixtureOfExperts.leaves(self)[len(text) :]
         return (
             *(replace(leaf, name=f"text_moe.{leaf.name}") for leaf in text),
-            *(replace(leaf, name=f"vision_moe.{leaf.name}", active=0, work=None) for leaf in images),
+            *(replace(leaf, name=f"vision_moe.{leaf.name}", active=0) for leaf in images),
             *rest,
         )
 
