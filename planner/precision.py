@@ -666,7 +666,7 @@ def stack_bytes(model: Model, stack: Stack, precision: Precision) -> StackBytes:
     table_row = 0.0
     for each in stored(model, precision):
         place = each.place
-        if place.stack != stack.name:
+        if place.stack != stack.name or place.leaf.active == 0:  # ERNIE's experts of images: no row of text visits them
             continue
         matrix = each.matrix_bytes
         if place.leaf.work != "experts" and place.leaf.active is not None:

@@ -20,6 +20,7 @@ QUIRKS = {
     "doubles_shared_values": "transformers stores the key of layers without a compressed past once more as value",
     "pads_convolutions": "transformers computes positions at the edges of short convolutions that it throws away",
     "pads_heads": "transformers pads queries, keys and values to the multiple that the config names",
+    "keeps_pooled_keys": "transformers keeps every token's key and gate of an indexer that scores means of several",
     "ignores_flat_text": "transformers ignores the text model's keys outside of text_config",
 }
 """What a program does otherwise than the published model needs, where it costs something; a plan notes those it met."""

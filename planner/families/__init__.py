@@ -20,11 +20,12 @@ MODULES = (
     "experts",
     "hybrids",
     "multimodal",
+    "mm_llava",
+    "mm_large",
+    "mm_glm",
     "encoders",
     "special_encoders",
     "encoder_decoders",
-    "mm_llava",
-    "mm_large",
 )
 
 
