@@ -92,6 +92,12 @@ from planner.topology.step import step_attention, step_experts
 from planner.topology.towers import Further, and_class, counted, every_patch, square_windows, vit, waves
 from planner.topology.transcribe import transcriber
 
+
+def prefix_alone(_: Any) -> dict[str, Any]:
+    """PaliGemma's text model sees images and the prompt both ways, as prefixes do (--prefix), and isn't an encoder."""
+    return {"use_bidirectional_attention": None}
+
+
 QWEN_NAMES = dict(num_hidden_layers="depth", num_attention_heads="num_heads", num_channels="in_channels")
 
 QWEN: dict[str, Any] = dict(frames=True, image=None, paths=("patch_embed.proj", "blocks"))
@@ -329,6 +335,7 @@ MULTIMODAL: dict[str, Family] = {
     ),
     "paligemma": row(
         multimodal, "PaliGemmaForConditionalGeneration", senses=(Sense("vision", "vision_config", "vision_tower", linear_projector),),
+        instead=prefix_alone,
         ignores=("hidden_size", "vocab_size", "projection_dim"),
     ),
     **{
