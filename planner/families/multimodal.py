@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.families.mm_blip import BLIP_TOWERS
 from planner.families.row import Family, row
 from planner.topology.attention import attention, every_window, late_windows
 from planner.topology.blt import blt
@@ -108,6 +109,7 @@ QWEN_VISION = Sense("vision", "vision_config", "visual", nothing)
 LLAVA_VISION = Sense("vision", "vision_config", "vision_tower", llava_projector, llava_tokens)
 
 TOWERS: dict[str, Family] = {
+    **BLIP_TOWERS,
     "siglip_vision_model": row(
         vit, "SiglipVisionModel", epsilon="layer_norm_eps", patch_bias=True, positions=every_patch, norms="post",
         pooling="vision_use_head",
