@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.families.row import Family, row
+from planner.topology.joined import joined
 from planner.topology.listeners import got_projector, got_tower, qformer
 from planner.topology.mm_blip import (
     QUERIED,
@@ -10,21 +11,34 @@ from planner.topology.mm_blip import (
     blip,
     blip_text,
     blip_tower,
+    davit_layers,
+    davit_projector,
+    davit_tower,
     flat_tower,
+    florence,
     idefics_resampler,
     idefics_text,
     kosmos_projector,
     kosmos_text,
+    pix2struct,
+    pooled_vit,
+    pp_formulanet,
     qformer_layers,
     qformer_projector,
     resampler_layers,
     resampler_projector,
+    udop,
 )
 from planner.topology.multimodal import Sense, multimodal
 from planner.topology.projectors import nothing, unknown
 from planner.topology.towers import and_class, every_patch, vit
 
 TILES = "the number of tiles that an image is cut into"
+
+PIX_IDLE = (
+    "relative_attention_num_buckets", "relative_attention_max_distance", "tie_word_embeddings", "is_decoder",
+    "add_cross_attention",
+)  # fmt: skip
 
 KOSMOS_NAMES = dict(intermediate_size="ffn_dim", layer_norm_epsilon="layer_norm_eps")
 
@@ -53,6 +67,17 @@ BLIP_TOWERS: dict[str, Family] = {
         flat_tower, "Kosmos2_5VisionModel", hidden="intermediate_size", head="head_dim", rows="max_num_patches",
     ),
     "pp_chart2table_vision": row(got_tower, "PPChart2TableVisionEncoder"),
+    "vit": row(pooled_vit, "ViTModel", ignores=("encoder_stride", "pooler_act"), tokens=1),
+    "deit": row(pooled_vit, "DeiTModel", ignores=("encoder_stride", "pooler_act"), tokens=2),
+    "pix2struct_vision_model": row(
+        flat_tower, "Pix2StructVisionModel", dict(intermediate_size="d_ff", head_dim="d_kv", max_num_patches="seq_len"),
+        ignores=PIX_IDLE,
+    ),
+    "pp_formulanet_vision": row(got_tower, "PPFormulaNetVisionModel"),
+    "florence_vision": row(
+        davit_tower, "Florence2VisionBackbone", {"num_channels": "in_channels"},
+        ignores=("num_heads", "num_groups", "patch_stride", "patch_padding", "drop_path_rate", "activation_function", "window_size"),
+    ),
 }  # fmt: skip
 """What turns images into rows."""
 
@@ -110,12 +135,39 @@ MM_BLIP: dict[str, Family] = {
     ),
     "kosmos_2_text_model": row(kosmos_text, "Kosmos2TextForCausalLM", KOSMOS_NAMES, inner_norm=True),
     "kosmos-2.5": row(
-        multimodal, "Kosmos2_5ForConditionalGeneration", ties="either", at="text_model.model.",
+        multimodal, "Kosmos2_5ForConditionalGeneration", ties="text", at="text_model.model.", ignores=("tie_word_embeddings",),
         senses=(
             Sense("vision", "vision_config", "vision_model", kosmos_projector, unknown, "the number of patches of an image"),
         ),
     ),
     "kosmos_2_5_text_model": row(kosmos_text, "Kosmos2_5TextForCausalLM", KOSMOS_NAMES, inner_norm=False, segments=2),
+    "florence2": row(
+        florence, "Florence2ForConditionalGeneration",
+        senses=(
+            Sense("vision", "vision_config", "vision_tower", davit_projector, unknown, "the size of an image", layers=davit_layers),
+        ),
+    ),
+    "pix2struct": row(pix2struct, "Pix2StructForConditionalGeneration", ignores=("is_vqa",)),
+    "pix2struct_text_model": row(
+        pix2struct, "Pix2StructTextModel",
+        dict(
+            head_dim="d_kv", encoder_layers="num_layers", decoder_layers="num_layers", encoder_ffn_dim="d_ff",
+            decoder_ffn_dim="d_ff", encoder_attention_heads="num_heads", decoder_attention_heads="num_heads",
+        ),
+        ignores=("is_decoder", "add_cross_attention"),
+    ),
+    "pp_formulanet": row(pp_formulanet, "PPFormulaNetForConditionalGeneration"),
+    "pp_formulanet_text": row(pp_formulanet, "PPFormulaNetTextModel", {"hidden_size": "d_model"}),
+    "udop": row(
+        udop, "UdopForConditionalGeneration",
+        dict(
+            hidden_size="d_model", head_dim="d_kv", encoder_layers="num_layers", decoder_layers="num_decoder_layers",
+            encoder_attention_heads="num_heads", decoder_attention_heads="num_heads", encoder_ffn_dim="d_ff",
+            decoder_ffn_dim="d_ff",
+        ),
+        ignores=("is_decoder", "add_cross_attention", "is_gated_act", "dense_act_fn"),
+    ),
+    "vision-encoder-decoder": row(joined, "VisionEncoderDecoderModel"),
     "pp_chart2table": row(
         multimodal, "GotOcr2ForConditionalGeneration",
         senses=(Sense("vision", "vision_config", "vision_tower", got_projector, unknown, TILES),),

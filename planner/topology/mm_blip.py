@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from planner.blocks import Attention, Block, FeedForward, Leaf, Norm, Table, Weights, Work, linear, vector
+from planner.blocks import Attention, Block, FeedForward, Head, Leaf, Norm, Table, Weights, Work, linear, vector
 from planner.count import Number
 from planner.engines import Engine
 from planner.errors import PlanError
 from planner.fields import Config
 from planner.masks import Mask
-from planner.model import Layer, Run, Sublayer, runs
+from planner.model import Layer, Run, Stack, Sublayer, runs
 from planner.side_rows import Extended
 from planner.topology import Anatomy, Request
 from planner.topology.attention import attention
 from planner.topology.decoder import decoder
+from planner.topology.encoder_decoder import Act, Own, Words, encoder_decoder, free_head, t5_act
 from planner.topology.feed_forward import feed_forward
-from planner.topology.towers import Tower, and_class, two, vit
+from planner.topology.listeners import got_tower
+from planner.topology.towers import Further, Tower, and_class, two, vit, whole_numbers
 from planner.vision import OnlySeeing
 from planner.workload import Pass
 
@@ -311,8 +313,13 @@ def blip_text(c: Config, request: Request) -> Anatomy:
         head_bias=True, transform_bias=True, mixers=attention(qkv_bias=True, out_bias=True, positions="none"),
         feeds=feed_forward(gated=False, bias=True),
     )  # fmt: skip
-    seen = c.count("encoder_hidden_size")
-    return looking_layers(anatomy, seen) if c.flag("is_decoder", True) else anatomy
+    seen, tied = c.count("encoder_hidden_size"), c.flag("tie_word_embeddings", True)
+    found = looking_layers(anatomy, seen) if c.flag("is_decoder", True) else anatomy
+    if tied or not request.head:
+        return found
+    (stack,) = found.stacks
+    bias = Weights((vector("cls.predictions.bias", c.count("vocab_size"), "head"),))  # else it is the head's own
+    return found._replace(stacks=(replace(stack, back=(*stack.back, bias)),))
 
 
 def blip(c: Config, request: Request, **traits: Any) -> Anatomy:
@@ -399,9 +406,318 @@ def idefics_resampler(c: Config, _inner: Config, tower: Tower, _width: int) -> S
     return (ends, *made)
 
 
-def square_only(c: Config) -> None:
-    """Refuse a side that isn't one number, where the reference squares it."""
-    for key in ("image_size", "patch_size"):
-        high, wide = two(c, key)
-        if high != wide:
-            raise PlanError(f"found {high} x {wide}, squares only are modelled", where=c.where(key), fix="correct it")
+def pooled_vit(c: Config, *, tokens: int) -> Tower:
+    """Return ViT, whose first row a pooler reads; `tokens` of its own: one of the class, and DeiT's of distillation."""
+    d, biases = c.count("hidden_size"), "qkv out mlp" if c.flag("qkv_bias", True) else "out mlp"
+    further = (Weights((Leaf("embeddings.distillation_token", tokens - 1, d, "embedding"),)),) if tokens > 1 else ()
+
+    def pooler(c: Config, d: int) -> tuple[Block, ...]:
+        out = c.count("pooler_output_size", d)
+        return (Weights((linear("pooler.dense", d, out, "other", bias=True, feeds="sequence"),)),)
+
+    tower = vit(
+        c, epsilon="layer_norm_eps", biases=biases, class_token=True, patch_bias=True, norms="post",
+        positions=lambda _c, patches: patches + tokens, further=Further(lambda _c, _d: further, back=pooler),
+        paths=("embeddings.patch_embeddings.projection", "layers"),
+    )  # fmt: skip
+    rows = None if tower.rows is None else tower.rows - 1 + tokens
+    return tower._replace(rows=rows, leaving=rows, own=tokens)
+
+
+def _nested(c: Config, key: str, instead: dict[str, Any] | None = None) -> Config:
+    """Return a reader of a part by the row of its model_type, which the wrapper's class fixes."""
+    from planner.families import FAMILIES, defaults  # noqa: PLC0415
+    from planner.families.multimodal import TOWERS  # noqa: PLC0415
+    from planner.topology.multimodal import _kind, _part  # noqa: PLC0415
+
+    kind = _kind(c, key, _part(c, key), {})
+    row, known = FAMILIES.get(kind) or TOWERS[kind], defaults(kind)
+    found = c.nested(key, kind, {**known["names"], **row.names}, known["defaults"], instead)
+    found.ignore(*row.ignores)
+    return found
+
+
+def _no_table(_c: Config, _width: int) -> tuple[Block, ...]:
+    return ()
+
+
+def gated_dense(c: Config) -> Act:
+    """Pix2Struct: always gated."""
+    return Act(c.text("dense_act_fn", "gelu_new"), gated=True)
+
+
+def read_memory(stack: Stack, width: int) -> Stack:
+    """Return a decoder whose cross-attention reads rows of another width."""
+
+    def read(layer: Layer) -> Layer:
+        return replace(
+            layer,
+            sublayers=tuple(
+                replace(each, block=replace(each.block, memory_width=width))
+                if isinstance(each.block, Attention) and each.block.cross
+                else each
+                for each in layer.sublayers
+            ),
+        )
+
+    return replace(stack, runs=tuple(replace(run, layer=read(run.layer)) for run in stack.runs))
+
+
+def pix2struct(c: Config, request: Request) -> Anatomy:
+    """Return Pix2Struct: a tower of flat patches, and T5's decoder, that reads them."""
+    seen = _nested(c, "vision_config")
+    tower = flat_tower(seen, hidden="intermediate_size", head="head_dim", rows="max_num_patches")
+    instead = {"tie_word_embeddings": c.flag("tie_word_embeddings", False)}
+    text = _nested(c, "text_config", instead)
+    width, heads, head = text.count("hidden_size"), text.count("num_attention_heads"), text.count("head_dim")
+    if heads * head != width or tower.width != width:
+        where = text.where("head_dim") if heads * head != width else seen.where("hidden_size")
+        raise PlanError(f"the decoder is {width} wide, and its heads and the tower have to be", where=where)
+    made = encoder_decoder(
+        text, request, norm="rms", attention_bias=False, mlp_bias=False, act=gated_dense, positions="relative",
+        unscaled_scores=True, head_width="head_dim", words=_own_words, own=Own(front_end=_no_table),
+    )  # fmt: skip
+    encoder = Stack("encoder", tower.front, runs(list(tower.layers)), tower.back, "encoder.", tower.list)
+    rows = seen.count("max_num_patches")
+    return made._replace(stacks=(encoder, made.stacks[1]), source_positions=rows, source_learned=False)
+
+
+def _own_words(c: Config) -> Words:
+    """One table, of the decoder alone."""
+    rows = c.count("vocab_size")
+    return Words(rows, rows, shared=False, tied=c.flag("tie_word_embeddings", False))
+
+
+@dataclass(frozen=True, slots=True)
+class Squares:
+    """Patches look at a square of patches, with products for the distance along each side (SAM, arXiv:2304.02643).
+
+    Attributes:
+        heads: H. head: K. side: of the square. rate: patches for each row that leaves. distances: whether they are scored.
+    """
+
+    heads: int
+    head: int
+    side: int
+    rate: int
+    distances: bool
+    work: ClassVar[Work] = "attention"
+    row_elements: ClassVar[int] = 0
+
+    def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:  # noqa: ARG002
+        """Return 2 FLOPs per multiply-add of both products, and of those with the tables of distances."""
+        seen = 2 * self.side**2 + 2 * self.side * self.distances
+        return 2 * p.batch * p.new * self.rate * self.heads * self.head * seen
+
+    def told(self, p: Pass, engine: Engine, *, dense: bool = False) -> str:  # noqa: ARG002
+        """Return the factors of `flops` in words."""
+        return (
+            f"2 x {p.batch:,} images x {p.new * self.rate:,} patches x {self.heads:,} heads x {self.head:,} (width) x "
+            f"2 products with {self.side:,} x {self.side:,} patches" + " and distances" * self.distances
+        )
+
+
+SHRUNK = 16
+"""Patches for each row that leaves two convolutions of stride 2."""
+
+
+def formula_encoder(c: Config) -> Stack:
+    """Return PP-FormulaNet's tower and what shrinks its square of patches, fed by the rows that leave it."""
+    tower = got_tower(c)
+    side, heads = c.count("image_size") // two(c, "patch_size")[0], c.count("num_attention_heads")
+    head, window, everywhere = tower.layers[0].leaves[0].n_out // heads, c.count("window_size"), set(
+        whole_numbers(c, "global_attn_indexes")
+    )  # fmt: skip
+    distances = c.flag("use_rel_pos", True)
+
+    def layer(index: int) -> Layer:
+        look = Squares(heads, head, side if index in everywhere else window, SHRUNK, distances)
+        (only,) = tower.layers[index].sublayers
+        return Layer((Sublayer(Extended(only.block, SHRUNK, computed=(look,))),))
+
+    first, middle, last = (c.count(f"post_conv_{name}_channels") for name in ("in", "mid", "out"))
+    at, out = "multi_modal_projector", c.count("decoder_hidden_size")
+    projector = Weights(
+        (
+            linear(f"{at}.conv1", 9 * first, middle, "other", work="conv", rate=4),
+            linear(f"{at}.conv2", 9 * middle, last, "other", work="conv"),
+            linear(f"{at}.linear_1", last, last, "other", bias=True),
+            linear(f"{at}.linear_2", last, out, "other", bias=True),
+        )
+    )
+    front = tuple(Extended(block, SHRUNK) for block in tower.front)
+    back: tuple[Block, ...] = (*(Extended(block, SHRUNK) for block in tower.back), projector)
+    layers = [layer(index) for index in range(len(tower.layers))]
+    return Stack("encoder", front, runs(layers), back, "model.encoder.")
+
+
+def pp_formulanet(c: Config, request: Request) -> Anatomy:
+    """Return PP-FormulaNet: SAM's tower with convolutions that shrink its square, and BART's decoder with norms before blocks."""
+    seen = _nested(c, "vision_config")
+    encoder = formula_encoder(seen)
+    idle = {"encoder_layers": 1, "encoder_attention_heads": 1, "encoder_ffn_dim": 1}
+    text = _nested(c, "text_config", idle)
+    width, read = text.count("hidden_size"), seen.count("decoder_hidden_size")
+    if read != width:
+        raise PlanError(
+            f"found {read}, but the decoder is {width} wide",
+            where=seen.where("decoder_hidden_size"), fix="correct the file",
+        )  # fmt: skip
+    c.ignore("tie_word_embeddings")
+    made = encoder_decoder(
+        text, request, offset=2, table_norm=True, words=free_head, own=Own(front_end=_no_table),
+    )  # fmt: skip
+    side = seen.count("image_size") // two(seen, "patch_size")[0]
+    rows = (-(-side // 4)) ** 2
+    return made._replace(
+        stacks=(encoder, made.stacks[1]), source_positions=rows, source_fixed=True, source_learned=True
+    )
+
+
+def _stages(c: Config) -> list[int]:
+    """Return the width of every stage of Florence 2's tower."""
+    return whole_numbers(c, "embed_dim")
+
+
+def _each(c: Config, key: str, stages: int) -> list[int]:
+    """Return a whole number for each stage."""
+    found = whole_numbers(c, key)
+    if len(found) < stages:
+        raise PlanError(f"found {len(found)} entries, there are {stages} stages", where=c.where(key))
+    return found
+
+
+def davit_tower(c: Config) -> Tower:
+    """Florence 2's tower (DaViT, arXiv:2204.03645): a convolution into each of its stages; their layers stand apart."""
+    widths, sides = _stages(c), _each(c, "patch_size", len(_stages(c)))
+    before = c.raw("patch_prenorm")
+    if not isinstance(before, list | tuple) or len(before) < len(widths):
+        raise PlanError("a list of true and false is needed, one for each stage", where=c.where("patch_prenorm"))
+    entering = [c.count("num_channels"), *widths]
+    convs = [
+        _block(
+            linear("conv", into * side**2, d, "conv", bias=True, work="conv"),
+            _affine("norm", into if normed else d, "norm"),
+        )
+        for into, d, side, normed in zip(entering, widths, sides, before, strict=False)
+    ]
+    return Tower((), tuple(convs), (), widths[-1], list="convs")
+
+
+def davit_layers(_c: Config, inner: Config, _tower: Tower, _width: int) -> Sequence[Run]:
+    """Florence 2: attention in windows of patches, then between groups of channels, each with convolutions before its blocks."""
+    ratio, bias = inner.number("mlp_ratio", above=0), inner.flag("qkv_bias", True)
+
+    def half(d: int, at: str, name: str) -> list[Leaf]:
+        f = int(d * ratio)
+        return [
+            *(linear(f"{at}.{conv}", 9, d, "conv", bias=True, work="conv") for conv in ("conv1", "conv2")),
+            *(_affine(f"{at}.{norm}", d, "norm") for norm in ("norm1", "norm2")),
+            linear(f"{at}.{name}.qkv", d, 3 * d, "attention", bias=bias),
+            linear(f"{at}.{name}.proj", d, d, "attention", bias=True),
+            linear(f"{at}.ffn.fc1", d, f, "mlp", bias=True), linear(f"{at}.ffn.fc2", f, d, "mlp", bias=True),
+        ]  # fmt: skip
+
+    widths = _stages(inner)
+    return [
+        Run(
+            depth,
+            _block(*half(d, "spatial_block", "window_attn"), *half(d, "channel_block", "channel_attn")),
+            list=f"vision_tower.blocks.{stage}",
+        )
+        for stage, (d, depth) in enumerate(zip(widths, _each(inner, "depths", len(widths)), strict=False))
+        if depth
+    ]
+
+
+def davit_projector(_c: Config, inner: Config, tower: Tower, _width: int) -> Sequence[Block]:
+    """Florence 2: tables of rows, columns and (waves, stored) frames; a matrix and a norm."""
+    d, out, at = tower.width, inner.count("projection_dim"), "multi_modal_projector"
+    places, frames = inner.count("max_position_embeddings"), inner.count("max_temporal_embeddings")
+    return (
+        Weights(
+            (
+                Leaf(f"{at}.image_position_embed.row_embeddings", places, d // 2, "other"),
+                Leaf(f"{at}.image_position_embed.column_embeddings", places, d - d // 2, "other"),
+                Leaf(f"{at}.visual_temporal_embed.pos_idx_to_embed", frames, d, "other", buffer=True),
+                linear(f"{at}.image_projection", d, out, "other", feeds="merged"), _affine(f"{at}.image_proj_norm", out),
+            )
+        ),
+    )  # fmt: skip
+
+
+def florence(c: Config, request: Request, **traits: Any) -> Anatomy:
+    """Return Florence 2: the text model's head is the wrapper's own, without the vector that BART stores.
+
+    Raises:
+        PlanError: the wrapper ties tables that its text model doesn't, or the other way round.
+    """
+    from planner.topology.multimodal import multimodal  # noqa: PLC0415
+
+    if peek(c, "text_config").flag("tie_word_embeddings", True) != c.flag("tie_word_embeddings", True):
+        raise PlanError(
+            "the wrapper and its text model differ, and with them which of four tables are one",
+            where=c.where("tie_word_embeddings"), fix="give both the same value",
+        )  # fmt: skip
+    anatomy = multimodal(c, request, **traits)
+    return anatomy._replace(
+        stacks=tuple(
+            replace(stack, back=tuple(replace(b, logits_bias=False) if isinstance(b, Head) else b for b in stack.back))
+            for stack in anatomy.stacks
+        )
+    )
+
+
+def udop(c: Config, request: Request) -> Anatomy:
+    """Return UDOP: T5 whose encoder also reads patches, places on the page, and biases of distances along its sides.
+
+    The decoder stores a matrix for patches too, that nothing uses.
+    """
+    c.ignore("tie_word_embeddings")
+    anatomy = encoder_decoder(
+        c, request, norm="rms", attention_bias=False, mlp_bias=False, act=t5_act, positions="relative",
+        unscaled_scores=True, head_width="head_dim", words=_tied_words,
+    )  # fmt: skip
+    d, heads = c.count("hidden_size"), c.count("encoder_attention_heads")
+    high, wide = two(c, "patch_size")
+    tall, broad = two(c, "image_size")
+    patches, places = (tall // high) * (broad // wide), c.count("max_2d_position_embeddings")
+    entering = c.count("num_channels", 3) * high * wide
+    patch = linear("patch_embed.proj", entering, d, "conv", bias=True, feeds="sequence", rate=patches)
+    idle = Leaf("embed_patches.proj", entering, d, "conv", bias=True)
+    cells = tuple(Leaf(f"cell_2d_embedding.{side}_position_embeddings", places, d, "embedding") for side in "xy")
+    biases = Weights(
+        tuple(
+            Leaf(f"relative_bias.biases.{index}", rows, heads, "attention")
+            for index, rows in enumerate(_bias_rows(c))
+            if index  # the first is that of the first layer
+        )
+    )
+    first, second = anatomy.stacks
+    stacks = (
+        replace(first, front=(*first.front, Weights((patch, *cells)), biases)),
+        replace(second, front=(*second.front, Weights((idle,)), biases)),
+    )
+    return anatomy._replace(stacks=stacks)
+
+
+def _tied_words(c: Config) -> Words:
+    """UDOP: one table, that is the head too, whatever the config says."""
+    rows = c.count("vocab_size")
+    return Words(rows, rows)
+
+
+BUCKETS = 32
+"""Rows of a table of distances where an entry of `relative_bias_args` says nothing."""
+
+
+def _bias_rows(c: Config) -> list[int]:
+    """Return the rows of each table of distances along one side."""
+    given = c.raw("relative_bias_args", [{}, {}, {}])
+    rows = []
+    for entry in given if isinstance(given, list) else [None]:
+        if not isinstance(entry, dict):
+            raise PlanError("a list of objects is needed", where=c.where("relative_bias_args"), fix="correct the file")
+        more = 2 if entry.get("prefix_bucket") and not entry.get("expand") else 0
+        rows.append(int(c.entry("relative_bias_args", entry, "relative_attention_num_buckets", BUCKETS)) + more)
+    return rows
