@@ -421,7 +421,8 @@ def pooled_vit(c: Config, *, tokens: int) -> Tower:
         paths=("embeddings.patch_embeddings.projection", "layers"),
     )  # fmt: skip
     rows = None if tower.rows is None else tower.rows - 1 + tokens
-    return tower._replace(rows=rows, leaving=rows, own=tokens)
+    patches = Weights(tuple(replace(leaf, further=-tokens) for leaf in tower.front[0].leaves()))
+    return tower._replace(front=(patches, *tower.front[1:]), rows=rows, leaving=rows, own=tokens)
 
 
 def _nested(c: Config, key: str, instead: dict[str, Any] | None = None) -> Config:
@@ -493,32 +494,39 @@ class Squares:
     """Patches look at a square of patches, with products for the distance along each side (SAM, arXiv:2304.02643).
 
     Attributes:
-        heads: H. head: K. side: of the square. rate: patches for each row that leaves. distances: whether they are scored.
+        heads: H. head: K. side: of the square. rate, further: patches for each row that leaves, and beyond these.
+        distances: whether they are scored.
     """
 
     heads: int
     head: int
     side: int
     rate: int
+    further: int
     distances: bool
     work: ClassVar[Work] = "attention"
     row_elements: ClassVar[int] = 0
 
+    def patches(self, p: Pass) -> Number:
+        """Return the patches of one image."""
+        return p.new * self.rate + self.further
+
     def flops(self, p: Pass, engine: Engine, *, dense: bool = False) -> Number:  # noqa: ARG002
         """Return 2 FLOPs per multiply-add of both products, and of those with the tables of distances."""
         seen = 2 * self.side**2 + 2 * self.side * self.distances
-        return 2 * p.batch * p.new * self.rate * self.heads * self.head * seen
+        return 2 * p.batch * self.patches(p) * self.heads * self.head * seen
 
     def told(self, p: Pass, engine: Engine, *, dense: bool = False) -> str:  # noqa: ARG002
         """Return the factors of `flops` in words."""
         return (
-            f"2 x {p.batch:,} images x {p.new * self.rate:,} patches x {self.heads:,} heads x {self.head:,} (width) x "
+            f"2 x {p.batch:,} images x {self.patches(p):,} patches x {self.heads:,} heads x {self.head:,} (width) x "
             f"2 products with {self.side:,} x {self.side:,} patches" + " and distances" * self.distances
         )
 
 
-SHRUNK = 16
-"""Patches for each row that leaves two convolutions of stride 2."""
+def _halved(side: int) -> int:
+    """Return the side of a square after a convolution of stride 2."""
+    return -(-side // 2)
 
 
 def formula_encoder(c: Config) -> Stack:
@@ -528,25 +536,27 @@ def formula_encoder(c: Config) -> Stack:
     head, window, everywhere = tower.layers[0].leaves[0].n_out // heads, c.count("window_size"), set(
         whole_numbers(c, "global_attn_indexes")
     )  # fmt: skip
-    distances = c.flag("use_rel_pos", True)
+    distances, left = c.flag("use_rel_pos", True), _halved(_halved(side)) ** 2
+    rate, further = divmod(side**2, left)
+    more, beyond = divmod(_halved(side) ** 2, left)
 
     def layer(index: int) -> Layer:
-        look = Squares(heads, head, side if index in everywhere else window, SHRUNK, distances)
+        look = Squares(heads, head, side if index in everywhere else window, rate, further, distances)
         (only,) = tower.layers[index].sublayers
-        return Layer((Sublayer(Extended(only.block, SHRUNK, computed=(look,))),))
+        return Layer((Sublayer(Extended(only.block, rate, further, computed=(look,))),))
 
     first, middle, last = (c.count(f"post_conv_{name}_channels") for name in ("in", "mid", "out"))
     at, out = "multi_modal_projector", c.count("decoder_hidden_size")
     projector = Weights(
         (
-            linear(f"{at}.conv1", 9 * first, middle, "other", work="conv", rate=4),
+            linear(f"{at}.conv1", 9 * first, middle, "other", work="conv", rate=more, further=beyond),
             linear(f"{at}.conv2", 9 * middle, last, "other", work="conv"),
             linear(f"{at}.linear_1", last, last, "other", bias=True),
             linear(f"{at}.linear_2", last, out, "other", bias=True),
         )
     )
-    front = tuple(Extended(block, SHRUNK) for block in tower.front)
-    back: tuple[Block, ...] = (*(Extended(block, SHRUNK) for block in tower.back), projector)
+    front = tuple(Extended(block, rate, further) for block in tower.front)
+    back: tuple[Block, ...] = (*(Extended(block, rate, further) for block in tower.back), projector)
     layers = [layer(index) for index in range(len(tower.layers))]
     return Stack("encoder", front, runs(layers), back, "model.encoder.")
 
@@ -568,9 +578,11 @@ def pp_formulanet(c: Config, request: Request) -> Anatomy:
         text, request, offset=2, table_norm=True, words=free_head, own=Own(front_end=_no_table),
     )  # fmt: skip
     side = seen.count("image_size") // two(seen, "patch_size")[0]
-    rows = (-(-side // 4)) ** 2
     return made._replace(
-        stacks=(encoder, made.stacks[1]), source_positions=rows, source_fixed=True, source_learned=True
+        stacks=(encoder, made.stacks[1]),
+        source_positions=_halved(_halved(side)) ** 2,
+        source_fixed=True,
+        source_learned=True,
     )
 
 
@@ -683,7 +695,7 @@ def udop(c: Config, request: Request) -> Anatomy:
     tall, broad = two(c, "image_size")
     patches, places = (tall // high) * (broad // wide), c.count("max_2d_position_embeddings")
     entering = c.count("num_channels", 3) * high * wide
-    patch = linear("patch_embed.proj", entering, d, "conv", bias=True, feeds="sequence", rate=patches)
+    patch = linear("patch_embed.proj", entering, d, "conv", bias=True, work="conv", feeds="sequence", rate=patches)
     idle = Leaf("embed_patches.proj", entering, d, "conv", bias=True)
     cells = tuple(Leaf(f"cell_2d_embedding.{side}_position_embeddings", places, d, "embedding") for side in "xy")
     biases = Weights(

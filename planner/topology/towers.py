@@ -209,6 +209,7 @@ def vit(
     made = {mask: _layer(block, mask, mlp, a_norm, wiring, more.each(c)) for mask in dict.fromkeys(masks)}
     projection = linear(
         paths[0], c.count("num_channels", 3) * depth * high * wide, d, "conv", bias=patch_bias, work=patch,
+        further=-int(class_token),
     )  # fmt: skip
     first: list[Block] = [Weights((projection,)), *more.front(c, d)]
     if class_token:
