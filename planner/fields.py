@@ -287,6 +287,8 @@ VOCABULARY: dict[str, Key] = {
     **_keys("count", "max_temporal_embeddings post_conv_in_channels post_conv_mid_channels post_conv_out_channels"),
     **_keys("count", "projection_dim pooler_output_size decoder_hidden_size", structural=False),
     **_keys("list", "patch_prenorm relative_bias_args"),
+    **_keys("any", "num_heads", structural=False),
+    **_keys("flag", "use_absolute_embeddings"),
     **_keys("text", "alpha_type", structural=False),
     **_keys("count", "num_labels", structural=False),
     **_keys("table", "id2label", structural=False),

@@ -14,6 +14,7 @@ from planner.topology.mm_blip import (
     davit_layers,
     davit_projector,
     davit_tower,
+    donut_tower,
     flat_tower,
     florence,
     idefics_resampler,
@@ -68,18 +69,30 @@ BLIP_TOWERS: dict[str, Family] = {
     ),
     "pp_chart2table_vision": row(got_tower, "PPChart2TableVisionEncoder"),
     "vit": row(pooled_vit, "ViTModel", ignores=("encoder_stride", "pooler_act"), tokens=1),
+    "donut-swin": row(
+        donut_tower, "DonutSwinModel", ignores=("drop_path_rate", "num_layers", "hidden_size", "encoder_stride", "path_norm"),
+    ),
     "deit": row(pooled_vit, "DeiTModel", ignores=("encoder_stride", "pooler_act"), tokens=2),
     "pix2struct_vision_model": row(
         flat_tower, "Pix2StructVisionModel", dict(intermediate_size="d_ff", head_dim="d_kv", max_num_patches="seq_len"),
         ignores=PIX_IDLE,
     ),
+    "pix2struct_text_model": row(
+        qformer, "Pix2StructTextModel",
+        dict(
+            head_dim="d_kv", encoder_layers="num_layers", decoder_layers="num_layers", encoder_ffn_dim="d_ff",
+            decoder_ffn_dim="d_ff", encoder_attention_heads="num_heads", decoder_attention_heads="num_heads",
+        ),
+        ignores=("is_decoder", "add_cross_attention"),
+    ),
+    "pp_formulanet_text": row(qformer, "PPFormulaNetTextModel", {"hidden_size": "d_model"}),
     "pp_formulanet_vision": row(got_tower, "PPFormulaNetVisionModel"),
     "florence_vision": row(
         davit_tower, "Florence2VisionBackbone", {"num_channels": "in_channels"},
         ignores=("num_heads", "num_groups", "patch_stride", "patch_padding", "drop_path_rate", "activation_function", "window_size"),
     ),
 }  # fmt: skip
-"""What turns images into rows."""
+"""What turns images into rows, and parts that a topology of their own reads."""
 
 MM_BLIP: dict[str, Family] = {
     "blip-2": row(
@@ -148,16 +161,7 @@ MM_BLIP: dict[str, Family] = {
         ),
     ),
     "pix2struct": row(pix2struct, "Pix2StructForConditionalGeneration", ignores=("is_vqa",)),
-    "pix2struct_text_model": row(
-        pix2struct, "Pix2StructTextModel",
-        dict(
-            head_dim="d_kv", encoder_layers="num_layers", decoder_layers="num_layers", encoder_ffn_dim="d_ff",
-            decoder_ffn_dim="d_ff", encoder_attention_heads="num_heads", decoder_attention_heads="num_heads",
-        ),
-        ignores=("is_decoder", "add_cross_attention"),
-    ),
     "pp_formulanet": row(pp_formulanet, "PPFormulaNetForConditionalGeneration"),
-    "pp_formulanet_text": row(pp_formulanet, "PPFormulaNetTextModel", {"hidden_size": "d_model"}),
     "udop": row(
         udop, "UdopForConditionalGeneration",
         dict(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from planner.blocks import Attention, Block, Weights, linear
+from planner.blocks import Attention, Block, Head, Weights, linear
 from planner.errors import PlanError
 from planner.fields import Config
 from planner.masks import Mask
@@ -40,7 +40,10 @@ CROSSED = frozenset(
 READS_ANY_WIDTH = frozenset(["trocr"])
 """Of these, those that read rows as wide as their `cross_attention_hidden_size` says."""
 
-SEEING = frozenset(["deit", "vit"])
+HALVES = frozenset(["bart", "mbart"])
+"""Families of two stacks whose decoder alone serves here, with the cross-attention that it has."""
+
+SEEING = frozenset(["deit", "donut-swin", "vit"])
 """Towers that read images as an encoder (vision-encoder-decoder)."""
 
 Side = Literal["encoder", "decoder"]
@@ -81,7 +84,8 @@ def joined(c: Config, request: Request) -> Anatomy:
         (
             _named(first, "encoder", first.front, first.runs, first.back),
             _named(
-                second, "decoder", (*second.front, *bridge), tuple(_crossed(run, memory) for run in second.runs),
+                second, "decoder", (*second.front, *bridge),
+                second.runs if target.family in HALVES else tuple(_crossed(run, memory) for run in second.runs),
                 second.back,
             ),
         ),
@@ -128,6 +132,7 @@ def _seen(c: Config) -> tuple[Config, Anatomy] | None:
         *row.ignores, "is_decoder", "add_cross_attention", "tie_word_embeddings", "cross_attention_hidden_size"
     )
     stack = Stack("encoder", tower.front, runs(list(tower.layers)), tower.back, list=tower.list)
+    inner = replace(inner, values={**inner.values, "hidden_size": tower.width})
     return inner, Anatomy("encoder", (stack,), tower.rows, source_fixed=True)
 
 
@@ -147,8 +152,9 @@ def _read(c: Config, request: Request, side: Side, *, head: bool) -> tuple[Confi
     where = f"{c.source}, {c.scope}{side}.model_type"
     if not isinstance(kind, str):
         raise PlanError("missing, the family of this side is needed", where=where, fix="correct the file")
-    if kind not in FAMILIES or (side == "decoder" and kind not in CROSSED):
-        allowed = f"decoders with cross-attention: {', '.join(sorted(CROSSED))}" if side == "decoder" else "encoders"
+    if kind not in FAMILIES or (side == "decoder" and kind not in CROSSED | HALVES):
+        several = ", ".join(sorted(CROSSED | HALVES))
+        allowed = f"decoders with cross-attention: {several}" if side == "decoder" else "encoders"
         raise PlanError(
             f"found {kind!r}, which isn't modelled there; it models {allowed}", where=where, fix="correct the file"
         )
@@ -158,6 +164,10 @@ def _read(c: Config, request: Request, side: Side, *, head: bool) -> tuple[Confi
     traits = {key: value for key, value in row.traits.items() if key != "beside"}  # TrOCR alone: what isn't crossed
     anatomy = row.build(inner, request._replace(head=head, architecture=""), **traits)
     inner.ignore(*row.ignores, *(() if head else ("tie_word_embeddings",)))
+    if side == "decoder" and kind in HALVES:
+        half = anatomy.stacks[1]
+        back = tuple(replace(each, logits_bias=False) if isinstance(each, Head) else each for each in half.back)
+        anatomy = anatomy._replace(kind="decoder", stacks=(replace(half, back=back),))
     if side == "encoder" and anatomy.kind != "encoder":
         raise PlanError(f"found {kind!r}, an encoder is needed", where=where, fix="correct the file")
     if len(anatomy.stacks) != 1:

@@ -425,6 +425,53 @@ def pooled_vit(c: Config, *, tokens: int) -> Tower:
     return tower._replace(front=(patches, *tower.front[1:]), rows=rows, leaving=rows, own=tokens)
 
 
+def donut_tower(c: Config) -> Tower:
+    """Return Donut's tower (Swin, arXiv:2103.14030): windows of patches, four of which become one between its stages.
+
+    Everything is fed by the rows that leave it.
+    """
+    d, depths, window = c.count("embed_dim"), whole_numbers(c, "depths"), c.count("window_size")
+    heads, bias, ratio = _each(c, "num_heads", len(depths)), c.flag("qkv_bias", True), c.number("mlp_ratio", above=0)
+    (tall, broad), (high, wide) = two(c, "image_size"), two(c, "patch_size")
+    grids = [(-(-tall // high), -(-broad // wide))]
+    for _ in depths[1:]:
+        grids.append((_halved(grids[-1][0]), _halved(grids[-1][1])))
+    left = grids[-1][0] * grids[-1][1]
+
+    def fed(block: Block, stage: int, *cores: Squares) -> Extended:
+        rate, further = divmod(grids[stage][0] * grids[stage][1], left)
+        return Extended(block, rate, further, computed=cores)
+
+    def layer(stage: int, last: bool) -> Layer:
+        width, f = d * 2**stage, int(d * 2**stage * ratio)
+        look = Squares(
+            heads[stage], width // heads[stage], min(window, *grids[stage]),
+            *divmod(grids[stage][0] * grids[stage][1], left), False,
+        )  # fmt: skip
+        leaves = (
+            _affine("layernorm_before", width, "norm"), _affine("layernorm_after", width, "norm"),
+            *(linear(f"attention.self.{name}", width, width, "attention", bias=bias) for name in ("query", "key", "value")),
+            Leaf("attention.self.relative_position_bias_table", (2 * window - 1) ** 2, heads[stage], "attention"),
+            vector("attention.self.relative_position_index", window**4, "attention", buffer=True, own_dtype="int64"),
+            linear("attention.output.dense", width, width, "attention", bias=True),
+            linear("intermediate.dense", width, f, "mlp", bias=True), linear("output.dense", f, width, "mlp", bias=True),
+        )  # fmt: skip
+        merge = (
+            _affine("downsample.norm", 4 * width, "other"),
+            linear("downsample.reduction", 4 * width, 2 * width, "other"),
+        )
+        more = (Sublayer(fed(Weights(merge), stage + 1)),) if last and stage + 1 < len(depths) else ()
+        return Layer((Sublayer(fed(Weights(leaves), stage, look)), *more))
+
+    entering = c.count("num_channels", 3) * high * wide
+    patches = Weights((linear("embeddings.patch_embeddings.projection", entering, d, "conv", bias=True, work="conv"),))
+    rows = (tall // high) * (broad // wide) + 1
+    places = (Leaf("embeddings.position_embeddings", rows, d, "embedding"),) * c.flag("use_absolute_embeddings", False)
+    layers = [layer(stage, i + 1 == depth) for stage, depth in enumerate(depths) for i in range(depth)]
+    front = (fed(patches, 0), Weights((*places, _affine("embeddings.norm", d, "norm"))))
+    return Tower(front, tuple(layers), (), d * 2 ** (len(depths) - 1), left, left, "encoder.layers")
+
+
 def _nested(c: Config, key: str, instead: dict[str, Any] | None = None) -> Config:
     """Return a reader of a part by the row of its model_type, which the wrapper's class fixes."""
     from planner.families import FAMILIES, defaults  # noqa: PLC0415
