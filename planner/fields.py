@@ -285,7 +285,7 @@ VOCABULARY: dict[str, Key] = {
     ),
     **_keys("flag", "use_qformer_text_input qk_layer_norms qk_layer_norms_perceiver use_resampler"),
     **_keys("count", "max_temporal_embeddings post_conv_in_channels post_conv_mid_channels post_conv_out_channels"),
-    **_keys("count", "projection_dim pooler_output_size decoder_hidden_size", structural=False),
+    **_keys("count", "projection_dim pooler_output_size decoder_hidden_size d_ff d_kv seq_len", structural=False),
     **_keys("list", "patch_prenorm relative_bias_args"),
     **_keys("any", "num_heads", structural=False),
     **_keys("flag", "use_absolute_embeddings"),

@@ -9,6 +9,7 @@ from planner.topology.mm_blip import (
     QUERIED,
     as_queries,
     blip,
+    blip_2,
     blip_text,
     blip_tower,
     davit_layers,
@@ -37,16 +38,17 @@ from planner.topology.towers import and_class, every_patch, vit
 TILES = "the number of tiles that an image is cut into"
 
 PIX_IDLE = (
-    "relative_attention_num_buckets", "relative_attention_max_distance", "tie_word_embeddings", "is_decoder",
-    "add_cross_attention",
+    "relative_attention_num_buckets", "relative_attention_max_distance", "intermediate_size", "image_size", "patch_size",
+    "num_channels", "projection_dim", "head_dim",
 )  # fmt: skip
+"""Keys that configs of Pix2Struct's tower carry, and that its class doesn't read."""
 
 KOSMOS_NAMES = dict(intermediate_size="ffn_dim", layer_norm_epsilon="layer_norm_eps")
 
 BLIP_TOWERS: dict[str, Family] = {
-    "blip_2_vision_model": row(blip_tower, "Blip2VisionModel"),
-    "instructblip_vision_model": row(blip_tower, "InstructBlipVisionModel"),
-    "instructblipvideo_vision_model": row(blip_tower, "InstructBlipVideoVisionModel"),
+    "blip_2_vision_model": row(blip_tower, "Blip2VisionModel", ignores=("projection_dim",)),
+    "instructblip_vision_model": row(blip_tower, "InstructBlipVisionModel", ignores=("projection_dim",)),
+    "instructblipvideo_vision_model": row(blip_tower, "InstructBlipVideoVisionModel", ignores=("projection_dim",)),
     "instructblip_qformer": row(qformer, "InstructBlipQFormerModel"),
     "instructblipvideo_qformer": row(qformer, "InstructBlipVideoQFormerModel"),
     "blip_vision_model": row(
@@ -66,16 +68,16 @@ BLIP_TOWERS: dict[str, Family] = {
     ),
     "kosmos_2_5_vision_model": row(
         flat_tower, "Kosmos2_5VisionModel", hidden="intermediate_size", head="head_dim", rows="max_num_patches",
+        ignores=("image_size", "patch_size", "num_channels"),
     ),
     "pp_chart2table_vision": row(got_tower, "PPChart2TableVisionEncoder"),
     "vit": row(pooled_vit, "ViTModel", ignores=("encoder_stride", "pooler_act"), tokens=1),
     "donut-swin": row(
-        donut_tower, "DonutSwinModel", ignores=("drop_path_rate", "num_layers", "hidden_size", "encoder_stride", "path_norm"),
+        donut_tower, "DonutSwinModel", ignores=("drop_path_rate", "num_layers", "hidden_size", "encoder_stride", "path_norm", "layer_norm_eps", "hidden_act"),
     ),
     "deit": row(pooled_vit, "DeiTModel", ignores=("encoder_stride", "pooler_act"), tokens=2),
     "pix2struct_vision_model": row(
-        flat_tower, "Pix2StructVisionModel", dict(intermediate_size="d_ff", head_dim="d_kv", max_num_patches="seq_len"),
-        ignores=PIX_IDLE,
+        flat_tower, "Pix2StructVisionModel", ignores=PIX_IDLE, hidden="d_ff", head="d_kv", rows="seq_len",
     ),
     "pix2struct_text_model": row(
         qformer, "Pix2StructTextModel",
@@ -83,7 +85,7 @@ BLIP_TOWERS: dict[str, Family] = {
             head_dim="d_kv", encoder_layers="num_layers", decoder_layers="num_layers", encoder_ffn_dim="d_ff",
             decoder_ffn_dim="d_ff", encoder_attention_heads="num_heads", decoder_attention_heads="num_heads",
         ),
-        ignores=("is_decoder", "add_cross_attention"),
+        ignores=("is_decoder", "add_cross_attention", "feed_forward_proj"),
     ),
     "pp_formulanet_text": row(qformer, "PPFormulaNetTextModel", {"hidden_size": "d_model"}),
     "pp_formulanet_vision": row(got_tower, "PPFormulaNetVisionModel"),
@@ -96,7 +98,7 @@ BLIP_TOWERS: dict[str, Family] = {
 
 MM_BLIP: dict[str, Family] = {
     "blip-2": row(
-        multimodal, "Blip2ForConditionalGeneration", ties="text", at="language_model.",
+        blip_2, "Blip2ForConditionalGeneration", ties="text", at="language_model.",
         senses=(
             Sense("vision", "vision_config", "vision_model", qformer_projector(text=False), as_queries("num_query_tokens"),
                   layers=qformer_layers(text=False)),
@@ -127,15 +129,16 @@ MM_BLIP: dict[str, Family] = {
         ignores=("projection_dim", "label_smoothing", "encoder_hidden_size"),
     ),
     "idefics": row(
-        multimodal, "IdeficsForVisionText2Text", at="model.", own=row(idefics_text, "IdeficsForVisionText2Text"),
+        multimodal, "IdeficsForVisionText2Text", at="model.", own=row(idefics_text, "IdeficsForVisionText2Text"), classes=("IdeficsModel",),
         senses=(Sense("vision", "vision_config", "vision_model", idefics_resampler, unknown, QUERIED),),
         ignores=(
             "alpha_initializer", "alphas_initializer_range", "freeze_lm_head", "freeze_text_layers",
-            "freeze_text_module_exceptions", "freeze_vision_layers", "freeze_vision_module_exceptions",
+            "freeze_text_module_exceptions", "freeze_vision_layers", "freeze_vision_module_exceptions", "ffn_dim",
+            "word_embed_proj_dim", "cross_layer_activation_function", "max_sequence_length",
         ),
     ),
     "idefics2": row(
-        multimodal, "Idefics2ForConditionalGeneration", at="model.text_model.",
+        multimodal, "Idefics2ForConditionalGeneration", at="model.text_model.", ignores=("use_resampler", "qk_layer_norms"),
         senses=(
             Sense("vision", "vision_config", "vision_model", resampler_projector, unknown, TILES, layers=resampler_layers),
         ),

@@ -12,6 +12,7 @@ from planner.fields import Config
 from planner.masks import Mask
 from planner.model import Layer, Run, Stack, runs
 from planner.topology import Anatomy, Request
+from planner.topology.multimodal import COMMON
 from planner.topology.paired import inside
 
 CROSSED = frozenset(
@@ -42,6 +43,9 @@ READS_ANY_WIDTH = frozenset(["trocr"])
 
 HALVES = frozenset(["bart", "mbart"])
 """Families of two stacks whose decoder alone serves here, with the cross-attention that it has."""
+
+PICTURED = "the source is an image: --source counts the rows that the encoder makes of it"
+"""Note on encoders of images."""
 
 SEEING = frozenset(["deit", "donut-swin", "vit"])
 """Towers that read images as an encoder (vision-encoder-decoder)."""
@@ -128,12 +132,10 @@ def _seen(c: Config) -> tuple[Config, Anatomy] | None:
     row, known = TOWERS[kind], defaults(kind)
     inner = c.nested("encoder", kind, {**known["names"], **row.names}, known["defaults"])
     tower = row.build(inner, **row.traits)
-    inner.ignore(
-        *row.ignores, "is_decoder", "add_cross_attention", "tie_word_embeddings", "cross_attention_hidden_size"
-    )
+    inner.ignore(*row.ignores, "cross_attention_hidden_size", *COMMON)
     stack = Stack("encoder", tower.front, runs(list(tower.layers)), tower.back, list=tower.list)
     inner = replace(inner, values={**inner.values, "hidden_size": tower.width})
-    return inner, Anatomy("encoder", (stack,), tower.rows, source_fixed=True)
+    return inner, Anatomy("encoder", (stack,), tower.rows, source_fixed=True, notes=(PICTURED,))
 
 
 def _part(c: Config, side: Side) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from planner.blocks import Attention, Block, FeedForward, Head, Leaf, Norm, Table, Weights, Work, linear, vector
+from planner.blocks import Attention, Block, FeedForward, Head, Leaf, Norm, Pooler, Table, Weights, Work, linear, vector
 from planner.count import Number
 from planner.engines import Engine
 from planner.errors import PlanError
@@ -19,7 +19,9 @@ from planner.topology.attention import attention
 from planner.topology.decoder import decoder
 from planner.topology.encoder_decoder import Act, Own, Words, encoder_decoder, free_head, t5_act
 from planner.topology.feed_forward import feed_forward
+from planner.topology.joined import PICTURED
 from planner.topology.listeners import got_tower
+from planner.topology.multimodal import COMMON, _kind, _part, multimodal, part
 from planner.topology.towers import Further, Tower, and_class, two, vit, whole_numbers
 from planner.vision import OnlySeeing
 from planner.workload import Pass
@@ -63,7 +65,6 @@ def peek(c: Config, key: str) -> Config:
     """Return a reader of a part that another reads too, so that its unread keys are the other's to tell."""
     from planner.families import FAMILIES, defaults  # noqa: PLC0415
     from planner.families.multimodal import TOWERS  # noqa: PLC0415
-    from planner.topology.multimodal import _kind, _part  # noqa: PLC0415
 
     spec = _part(c, key)
     kind = _kind(c, key, spec, {})
@@ -93,10 +94,8 @@ def blip_tower(c: Config) -> Tower:
 
 def _qformer(c: Config) -> Config:
     """Return the reader of a Q-Former; the width that it looks at is always the tower's."""
-    from planner.topology.multimodal import part  # noqa: PLC0415
-
     own = part(c, "qformer_config")
-    own.ignore("encoder_hidden_size", "vocab_size", "max_position_embeddings")
+    own.ignore("encoder_hidden_size", "hidden_act", "layer_norm_eps", *COMMON)
     return own
 
 
@@ -179,10 +178,8 @@ def as_queries(key: str) -> Any:
 
 def resampler_layers(c: Config, _inner: Config, _tower: Tower, width: int) -> Sequence[Run]:
     """Idefics 2's resampler: learned rows look at an image's and at each other. It is as wide as the text model."""
-    from planner.topology.multimodal import part  # noqa: PLC0415
-
     own = part(c, "perceiver_config")
-    own.ignore("hidden_size")
+    own.ignore("hidden_size", "qk_layer_norms_perceiver", *COMMON)
     heads, head = own.count("resampler_n_heads"), own.count("resampler_head_dim")
     groups, latents = own.count("num_key_value_heads"), own.count("resampler_n_latents")
     if heads % groups:
@@ -315,17 +312,30 @@ def blip_text(c: Config, request: Request) -> Anatomy:
     )  # fmt: skip
     seen, tied = c.count("encoder_hidden_size"), c.flag("tie_word_embeddings", True)
     found = looking_layers(anatomy, seen) if c.flag("is_decoder", True) else anatomy
-    if tied or not request.head:
+    if tied and request.head:
         return found
     (stack,) = found.stacks
-    bias = Weights((vector("cls.predictions.bias", c.count("vocab_size"), "head"),))  # else it is the head's own
-    return found._replace(stacks=(replace(stack, back=(*stack.back, bias)),))
+    bias = Weights((vector("cls.predictions.bias", c.count("vocab_size"), "head"),))  # tied, it is the head's own
+    more = bias if request.head else Pooler(c.count("hidden_size"))
+    return found._replace(stacks=(replace(stack, back=(*stack.back, more)),))
+
+
+def blip_2(c: Config, request: Request, **traits: Any) -> Anatomy:
+    """Return BLIP-2, whose text model has its head in all classes."""
+    return multimodal(c, request._replace(head=True), **traits)
 
 
 def blip(c: Config, request: Request, **traits: Any) -> Anatomy:
-    """Return BLIP: its text looks at rows as wide as the tower's, whatever its own config says."""
-    from planner.topology.multimodal import multimodal  # noqa: PLC0415
+    """Return BLIP: its text looks at rows as wide as the tower's, whatever its own config says.
 
+    Raises:
+        PlanError: the class has no head; it is then built otherwise.
+    """
+    if not request.head:
+        raise PlanError(
+            "the class BlipModel compares texts with images, which the planner doesn't model",
+            where=f"{c.source}, architectures", fix="plan BlipForConditionalGeneration",
+        )  # fmt: skip
     width = peek(c, "vision_config").count("hidden_size")
     return multimodal(c, request, instead=lambda _text: {"encoder_hidden_size": width}, **traits)
 
@@ -374,12 +384,10 @@ def idefics_text(c: Config, request: Request) -> Anatomy:
 
 def idefics_resampler(c: Config, _inner: Config, tower: Tower, _width: int) -> Sequence[Block]:
     """Idefics: learned rows look at an image's and at each other, where `use_resampler` says so."""
-    from planner.topology.multimodal import part  # noqa: PLC0415
-
     own = part(c, "perceiver_config")
     own.ignore(
         "use_resampler", "resampler_n_latents", "resampler_depth", "resampler_n_heads", "resampler_head_dim",
-        "qk_layer_norms_perceiver",
+        "qk_layer_norms_perceiver", "hidden_size", *COMMON,
     )  # fmt: skip
     if not c.flag("use_resampler", False):
         return ()
@@ -476,7 +484,6 @@ def _nested(c: Config, key: str, instead: dict[str, Any] | None = None) -> Confi
     """Return a reader of a part by the row of its model_type, which the wrapper's class fixes."""
     from planner.families import FAMILIES, defaults  # noqa: PLC0415
     from planner.families.multimodal import TOWERS  # noqa: PLC0415
-    from planner.topology.multimodal import _kind, _part  # noqa: PLC0415
 
     kind = _kind(c, key, _part(c, key), {})
     row, known = FAMILIES.get(kind) or TOWERS[kind], defaults(kind)
@@ -514,7 +521,8 @@ def read_memory(stack: Stack, width: int) -> Stack:
 def pix2struct(c: Config, request: Request) -> Anatomy:
     """Return Pix2Struct: a tower of flat patches, and T5's decoder, that reads them."""
     seen = _nested(c, "vision_config")
-    tower = flat_tower(seen, hidden="intermediate_size", head="head_dim", rows="max_num_patches")
+    seen.ignore(*COMMON)
+    tower = flat_tower(seen, hidden="d_ff", head="d_kv", rows="seq_len")
     instead = {"tie_word_embeddings": c.flag("tie_word_embeddings", False)}
     text = _nested(c, "text_config", instead)
     width, heads, head = text.count("hidden_size"), text.count("num_attention_heads"), text.count("head_dim")
@@ -526,8 +534,10 @@ def pix2struct(c: Config, request: Request) -> Anatomy:
         unscaled_scores=True, head_width="head_dim", words=_own_words, own=Own(front_end=_no_table),
     )  # fmt: skip
     encoder = Stack("encoder", tower.front, runs(list(tower.layers)), tower.back, "encoder.", tower.list)
-    rows = seen.count("max_num_patches")
-    return made._replace(stacks=(encoder, made.stacks[1]), source_positions=rows, source_learned=False)
+    rows = seen.count("seq_len")
+    return made._replace(
+        stacks=(encoder, made.stacks[1]), source_positions=rows, source_learned=False, notes=(PICTURED,)
+    )
 
 
 def _own_words(c: Config) -> Words:
@@ -611,6 +621,7 @@ def formula_encoder(c: Config) -> Stack:
 def pp_formulanet(c: Config, request: Request) -> Anatomy:
     """Return PP-FormulaNet: SAM's tower with convolutions that shrink its square, and BART's decoder with norms before blocks."""
     seen = _nested(c, "vision_config")
+    seen.ignore(*COMMON)
     encoder = formula_encoder(seen)
     idle = {"encoder_layers": 1, "encoder_attention_heads": 1, "encoder_ffn_dim": 1}
     text = _nested(c, "text_config", idle)
@@ -711,8 +722,6 @@ def florence(c: Config, request: Request, **traits: Any) -> Anatomy:
     Raises:
         PlanError: the wrapper ties tables that its text model doesn't, or the other way round.
     """
-    from planner.topology.multimodal import multimodal  # noqa: PLC0415
-
     if peek(c, "text_config").flag("tie_word_embeddings", True) != c.flag("tie_word_embeddings", True):
         raise PlanError(
             "the wrapper and its text model differ, and with them which of four tables are one",
@@ -749,7 +758,7 @@ def udop(c: Config, request: Request) -> Anatomy:
         tuple(
             Leaf(f"relative_bias.biases.{index}", rows, heads, "attention")
             for index, rows in enumerate(_bias_rows(c))
-            if index  # the first is that of the first layer
+            if index or not request.head  # the first is that of the encoder's first layer, but in UdopModel
         )
     )
     first, second = anatomy.stacks
