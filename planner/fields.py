@@ -307,6 +307,18 @@ VOCABULARY: dict[str, Key] = {
     **_keys("flag", "cross_attn_all_layers patch_in_forward"),
     **_keys("list", "encoder_hash_byte_group_size"),
     **_keys("text", "patching_mode", structural=False),
+    **_keys(
+        "count",
+        "num_query_tokens resampler_depth resampler_n_latents resampler_n_heads resampler_head_dim additional_vocab_size "
+        "cross_layer_interval latent_query_num patch_embed_hidden_size max_num_patches",
+    ),
+    **_keys("flag", "use_qformer_text_input qk_layer_norms qk_layer_norms_perceiver use_resampler"),
+    **_keys("count", "max_temporal_embeddings post_conv_in_channels post_conv_mid_channels post_conv_out_channels"),
+    **_keys("count", "projection_dim pooler_output_size decoder_hidden_size d_ff d_kv seq_len", structural=False),
+    **_keys("list", "patch_prenorm relative_bias_args"),
+    **_keys("any", "num_heads", structural=False),
+    **_keys("flag", "use_absolute_embeddings"),
+    **_keys("text", "alpha_type", structural=False),
     **_keys("count", "num_labels", structural=False),
     **_keys("table", "id2label", structural=False),
     "spatial_pool_mode": Key("text", inert=("average", "max")),

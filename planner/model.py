@@ -183,7 +183,7 @@ class Stack:
     @cached_property
     def cores(self) -> dict[Core, int]:
         """Weightless work and how often a pass does it."""
-        sums: Counter[Core] = Counter()
+        sums: Counter[Core] = Counter(core for block in (*self.front, *self.back) for core in block.cores())
         for run in self.runs:
             for core in run.layer.cores:
                 sums[core] += run.count * run.repeats

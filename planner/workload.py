@@ -170,7 +170,10 @@ def workload(
     if two and source is None:
         most = model.source_positions
         source = most if model.source_fixed and most else min(DEFAULT_PROMPT, most or DEFAULT_PROMPT)
-    prompt += added
+    if two:
+        source = (source or 0) + added
+    else:
+        prompt += added
     if not model.generates and prompt == 0:
         raise PlanError("found 0, an encoder needs at least 1", where="--prompt")
     learned = model.learned_positions if model.source_learned is None else model.source_learned

@@ -26,6 +26,7 @@ MODULES = (
     "encoders",
     "special_encoders",
     "encoder_decoders",
+    "mm_blip",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.families.mm_blip import BLIP_TOWERS
 from planner.families.mm_glm import TOWERS as GLM_TOWERS
 from planner.families.mm_large import LARGE_TOWERS
 from planner.families.mm_llava import LLAVA_TOWERS
@@ -118,6 +119,7 @@ LLAVA_VISION = Sense("vision", "vision_config", "vision_tower", llava_projector,
 
 TOWERS: dict[str, Family] = {
     **GLM_TOWERS,
+    **BLIP_TOWERS,
     "siglip_vision_model": row(
         vit, "SiglipVisionModel", epsilon="layer_norm_eps", patch_bias=True, positions=every_patch, norms="post",
         pooling="vision_use_head",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from planner.blocks import Block
 from planner.errors import PlanError
 from planner.fields import Config
-from planner.model import Input, Stack
+from planner.model import Input, Run, Stack
 from planner.topology import Anatomy, Request
 from planner.topology.towers import Tower, stack
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Projector = Callable[[Config, Config, Tower, int], Sequence[Block]]
 """Wrapper's config, tower's config, tower, width of the text model: the blocks between them."""
+
+Layers = Callable[[Config, Config, Tower, int], Sequence[Run]]
+"""The same arguments: layers of their own between them (a Q-Former's)."""
 
 Tokens = Callable[[Config, Config, Tower], tuple[int, int] | None]
 """Wrapper's config, tower's config, tower: rows that enter its layers for one image, or window of sound, and tokens that they
@@ -41,6 +44,7 @@ class Sense(NamedTuple):
         projector: what stands between it and the text model. tokens: that it adds.
         lacking: what isn't in the config where it doesn't determine the tokens. seconds: of sound in a window.
         aliases: model_types of towers that are read as others.
+        layers: what else runs after the tower's layers, in its stack.
     """
 
     stack: Literal["vision", "audio"]
@@ -51,6 +55,7 @@ class Sense(NamedTuple):
     lacking: str = "the size of the image"
     seconds: int = 30
     aliases: Mapping[str, str] = {}
+    layers: Layers | None = None
 
 
 COMMON = (
@@ -220,5 +225,6 @@ def _tower(c: Config, sense: Sense, width: int) -> tuple[Stack, Input] | None:
     inner.ignore(*COMMON, *row.ignores)
     blocks = sense.projector(c, inner, tower, width)
     rows, tokens = sense.tokens(c, inner, tower) or (None, None)
-    made = stack(sense.stack, tower, sense.at, blocks)
+    more = sense.layers(c, inner, tower, width) if sense.layers else ()
+    made = stack(sense.stack, tower, sense.at, blocks, more)
     return made, Input(sense.stack, rows, tokens, sense.seconds, sense.lacking)

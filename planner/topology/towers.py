@@ -15,7 +15,7 @@ from planner.blocks import Attention, Block, FeedForward, Leaf, Norm, Part, Weig
 from planner.errors import PlanError
 from planner.fields import REQUIRED, Config
 from planner.masks import Mask
-from planner.model import Layer, Stack, Sublayer, runs
+from planner.model import Layer, Run, Stack, Sublayer, runs
 from planner.workload import Feed
 
 
@@ -40,11 +40,13 @@ class Tower(NamedTuple):
     own: int = 0
 
 
-def stack(name: Literal["vision", "audio"], tower: Tower, at: str, projector: Sequence[Block] = ()) -> Stack:
-    """Return a tower as a stack; `at` is its path in checkpoints ("vision_tower")."""
+def stack(
+    name: Literal["vision", "audio"], tower: Tower, at: str, projector: Sequence[Block] = (), more: Sequence[Run] = ()
+) -> Stack:
+    """Return a tower as a stack; `at` is its path in checkpoints ("vision_tower"), `more` runs after its layers."""
     front = tuple(_below(block, at) for block in tower.front)
     back = (*(_below(block, at) for block in tower.back), *projector)
-    return Stack(name, front, runs(list(tower.layers)), back, "model.", f"{at}.{tower.list}")
+    return Stack(name, front, (*runs(list(tower.layers)), *more), back, "model.", f"{at}.{tower.list}")
 
 
 def _below(block: Block, at: str) -> Block:
@@ -207,6 +209,7 @@ def vit(
     made = {mask: _layer(block, mask, mlp, a_norm, wiring, more.each(c)) for mask in dict.fromkeys(masks)}
     projection = linear(
         paths[0], c.count("num_channels", 3) * depth * high * wide, d, "conv", bias=patch_bias, work=patch,
+        further=-int(class_token),
     )  # fmt: skip
     first: list[Block] = [Weights((projection,)), *more.front(c, d)]
     if class_token:

@@ -8,6 +8,7 @@ from planner.model import Model
 
 NOT_LAYERS = (
     "merger", "projector", "visual_projection", "subsampling", "stem.", "conv_layers", "altup_", "lm_heads", "embed_tokens", "seanet",
+    "relative_bias",
 )  # fmt: skip
 """Lists of modules in a record that are no layers of a stack."""
 
