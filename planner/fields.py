@@ -278,6 +278,14 @@ VOCABULARY: dict[str, Key] = {
     **_keys("flag", "cross_attn_all_layers patch_in_forward"),
     **_keys("list", "encoder_hash_byte_group_size"),
     **_keys("text", "patching_mode", structural=False),
+    **_keys("list", "channel_multiplier downsample_channels", structural=False),
+    **_keys(
+        "count",
+        "projection_dim depth num_image_tokens num_embeddings latent_channels in_channels base_channels num_res_blocks "
+        "out_channels image_token_embed_dim density_router_hidden_size num_pos_feats",
+        structural=False,
+    ),
+    **_keys("flag", "double_latent use_fine_route", structural=False),
     **_keys("count", "num_labels", structural=False),
     **_keys("table", "id2label", structural=False),
 }

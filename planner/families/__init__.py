@@ -15,7 +15,7 @@ __all__ = ["FAMILIES", "Family", "defaults"]
 
 FOLDER = Path(__file__).parents[1] / "defaults"
 
-MODULES = ("decoders", "experts", "hybrids", "multimodal", "encoders", "special_encoders", "encoder_decoders")
+MODULES = ("decoders", "experts", "hybrids", "multimodal", "encoders", "special_encoders", "encoder_decoders", "mm_more")
 
 
 class _Families(Mapping[str, Family]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.families.mm_more import TOWERS as MORE_TOWERS
 from planner.families.row import Family, row
 from planner.topology.attention import attention, every_window, late_windows
 from planner.topology.blt import blt
@@ -228,6 +229,7 @@ TOWERS: dict[str, Family] = {
         norms="pre post", patch="linear", further=Further(back=llama4_adapter), leaving=llama4_rows,
         paths=("patch_embedding.linear", "model.layers"),
     ),
+    **MORE_TOWERS,
 }  # fmt: skip
 
 MULTIMODAL: dict[str, Family] = {

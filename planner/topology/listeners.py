@@ -13,7 +13,7 @@ from planner.blocks import Block, Leaf, Weights, linear, vector
 from planner.errors import PlanError
 from planner.fields import Config
 from planner.model import Layer, Run, Stack, Sublayer
-from planner.topology.towers import Tower, merger, table, two, waves, whole_numbers
+from planner.topology.towers import Tower, merger, multiple, table, two, waves, whole_numbers
 
 
 def _affine(name: str, size: int, *, part: Any = "norm") -> Leaf:
@@ -233,7 +233,8 @@ def phi4_sees(_c: Config, _inner: Config, tower: Tower, width: int) -> Sequence[
 
 def got_tower(c: Config) -> Tower:
     """GOT's tower (SAM's, arXiv:2304.02643): windows in most layers, tables of relative positions, a neck of convolutions."""
-    d, f, layers = c.count("hidden_size"), c.count("mlp_dim"), c.count("num_hidden_layers")
+    d, f, layers = c.count("hidden_size"), c.count("mlp_dim", None), c.count("num_hidden_layers")
+    f = f or multiple(c, "hidden_size", "mlp_ratio")
     heads, out, bias = c.heads("num_attention_heads", d), c.count("output_channels"), c.flag("qkv_bias", True)
     side = two(c, "image_size")[0] // two(c, "patch_size")[0]
     window, everywhere = c.count("window_size"), set(whole_numbers(c, "global_attn_indexes"))
