@@ -286,6 +286,15 @@ VOCABULARY: dict[str, Key] = {
         structural=False,
     ),
     **_keys("flag", "double_latent use_fine_route", structural=False),
+    **_keys("flag", "use_qformer_text_input swin_norm aligner_enable_bias"),
+    **_keys("list", "attn_resolutions", structural=False),
+    **_keys("any", "deepstack_layer_map"),
+    **_keys(
+        "count",
+        "resolution max_image_size text_hidden_size max_action_dim max_state_dim aligner_ffn_mult aligner_num_add_layers "
+        "resampler_depth resampler_dim_head resampler_heads resampler_num_latents resampler_ff_mult",
+        structural=False,
+    ),
     **_keys("count", "num_labels", structural=False),
     **_keys("table", "id2label", structural=False),
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from planner.blocks import Norm
 from planner.families.row import Family, row
-from planner.topology.attention import attention
+from planner.topology.attention import attention, listed_windows
 from planner.topology.decoder import decoder
 from planner.topology.feed_forward import but_the_first, feed_forward, listed, mixture
 from planner.topology.listeners import got_tower, qformer
@@ -12,16 +15,31 @@ from planner.topology.mm_more import (
     blurred,
     docling_connector,
     docling_router,
+    evolla,
+    hunyuan_merger,
+    hunyuan_positions,
     janus_projector,
     janus_tower,
+    no_kinds,
+    ocr2_tower,
     ocr_projector,
     ocr_tower,
     paints,
+    pi0,
+    reads_images,
     sharp,
+    swin,
+    window_qformers,
 )
 from planner.topology.multimodal import Sense, multimodal
-from planner.topology.projectors import unknown
-from planner.topology.towers import Further, every_patch, vit
+from planner.topology.projectors import deepstack, nothing, unknown
+from planner.topology.towers import Further, counted, every_patch, vit
+
+WITH_BIAS: dict[str, Any] = dict(qkv_bias="attention_bias", out_bias="attention_bias")
+
+PLAIN, SWIGLU = attention(**WITH_BIAS), feed_forward(bias="mlp_bias")
+
+QWEN_NAMES = dict(num_hidden_layers="depth", num_attention_heads="num_heads", num_channels="in_channels")
 
 TILES = "the number of tiles that an image is cut into"
 
@@ -32,6 +50,18 @@ TOWERS: dict[str, Family] = {
     "unlimited_ocr_sam_vision_model": row(qformer, "UnlimitedOcrSamVisionEncoder"),
     "unlimited_ocr_vision_encoder": row(qformer, "UnlimitedOcrVisionEncoder"),
     "unlimited_ocr_vision": row(ocr_tower, "UnlimitedOcrVisionModel"),
+    "deepseek_ocr2_sam_vision_model": row(qformer, "DeepseekOcr2SamVisionEncoder"),
+    "deepseek_ocr2_encoder": row(qformer, "DeepseekOcr2VisionEncoder"),
+    "deepseek_ocr2_vision": row(ocr2_tower, "DeepseekOcr2VisionModel"),
+    "chameleon_vqgan": row(qformer, "ChameleonVQVAE"),
+    "hunyuan_vl_vision": row(
+        vit, "HunYuanVLVisionTransformer", epsilon="rms_norm_eps", patch_bias=True, positions=hunyuan_positions, image=None,
+        paths=("embeddings.patch_embedding", "layers"), ignores=("temporal_patch_size",),
+    ),
+    "cohere_compass_vision": row(
+        vit, "CohereCompassVisionModel", QWEN_NAMES, patch_bias=True, positions=counted("num_position_embeddings"), frames=True,
+        image=None, paths=("patch_embed.proj", "blocks"), further=Further(back=deepstack),
+    ),
     "granite_docling_vision": row(
         vit, "GraniteDoclingVisionModel", epsilon="layer_norm_eps", patch_bias=True, positions=every_patch, norms="post",
         further=Further(back=docling_connector),
@@ -52,20 +82,60 @@ MM_MORE: dict[str, Family] = {
     ),
     "unlimited_ocr": row(
         multimodal, "UnlimitedOcrForConditionalGeneration",
-        senses=(Sense("vision", "vision_config", "vision_tower", ocr_projector, unknown, TILES),),
+        senses=(Sense("vision", "vision_config", "vision_tower", ocr_projector("view_separator", "image_newline"), unknown, TILES),),
     ),
     "unlimited_ocr_text": row(
         decoder, "UnlimitedOcrTextModel", {"num_experts": "n_routed_experts"},
-        mixers=attention(qkv_bias="attention_bias", out_bias="attention_bias"),
-        feeds=mixture(scoring="softmax", sparse=listed(but_the_first), dense=feed_forward(bias="mlp_bias"), shared_bias="mlp_bias"),
+        mixers=PLAIN,
+        feeds=mixture(scoring="softmax", sparse=listed(but_the_first), dense=SWIGLU, shared_bias="mlp_bias"),
         ignores=("layer_types", "sliding_window", "head_dim"),
     ),
+    "deepseek_ocr2": row(
+        multimodal, "DeepseekOcr2ForConditionalGeneration",
+        senses=(Sense("vision", "vision_config", "vision_tower", ocr_projector("view_separator"), unknown, TILES),),
+    ),
+    "deepseek_ocr2_text": row(
+        decoder, "DeepseekOcr2TextModel", {"num_experts": "n_routed_experts"}, mixers=PLAIN,
+        feeds=mixture(scoring="softmax", sparse=listed(no_kinds), dense=SWIGLU, shared_bias="mlp_bias", may_lack_top_k=True),
+        ignores=("head_dim",),
+    ),
+    "chameleon": row(
+        multimodal, "ChameleonForConditionalGeneration", senses=(), extra=reads_images, at="model.",
+        own=row(
+            decoder, "ChameleonForConditionalGeneration", wiring=swin, feeds=SWIGLU,
+            mixers=attention(qk_norm="each", qk_norm_form=Norm(0, "layer", True, 1e-5), **WITH_BIAS),
+        ),
+    ),
+    "hunyuan_vl": row(
+        multimodal, "HunYuanVLForConditionalGeneration", flat=True, ties="either",
+        senses=(Sense("vision", "vision_config", "vision_tower", hunyuan_merger),),
+    ),
+    "hunyuan_vl_text": row(
+        decoder, "HunYuanVLTextModel", {"head_dim": "attention_head_dim", "vocab_size": "org_vocab_size"},
+        mixers=attention(qk_norm="head", **WITH_BIAS),
+    ),
+    "granite4_vision": row(
+        multimodal, "Granite4VisionForConditionalGeneration",
+        senses=(Sense("vision", "vision_config", "vision_tower", window_qformers, unknown, TILES),),
+        ignores=("vision_feature_layer", "vision_feature_select_strategy"),
+    ),
+    "granite4_vision_text": row(decoder, "Granite4VisionTextModel", mixers=PLAIN, feeds=SWIGLU),
+    "cohere_compass": row(
+        multimodal, "CohereCompassForConditionalGeneration", senses=(Sense("vision", "vision_config", "visual", nothing),),
+    ),
+    "cohere_compass_text": row(
+        decoder, "CohereCompassForCausalLM", {"layer_norm_epsilon": "layer_norm_eps"}, norm="layer", wiring="parallel",
+        mixers=attention(positions="interleaved", windows=listed_windows(lambda _c, n: ["full_attention"] * n), **WITH_BIAS),
+        ignores=("head_dim", "pooling", "sliding_window"),
+    ),
+    "evolla": row(evolla, "EvollaForProteinText2Text"),
+    "pi0": row(pi0, "PI0ForConditionalGeneration"),
     "granite_docling": row(
         multimodal, "GraniteDoclingForConditionalGeneration", at="model.text_model.",
         senses=(Sense("vision", "vision_config", "vision_model", docling_router, unknown, TILES),),
     ),
     "granite_docling_text": row(
-        decoder, "GraniteDoclingTextModel", mixers=attention(qkv_bias="attention_bias", out_bias="attention_bias"),
-        feeds=feed_forward(bias="mlp_bias"),
+        decoder, "GraniteDoclingTextModel", mixers=PLAIN,
+        feeds=SWIGLU,
     ),
 }  # fmt: skip

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.blocks import Attention, Block, Leaf, Norm, Weights, linear, vector
+from planner.blocks import Attention, Block, FeedForward, Leaf, Norm, Weights, linear, vector
 from planner.errors import PlanError
 from planner.fields import Config
+from planner.masks import Mask
 from planner.model import Layer, Run, Stack, Sublayer, runs
-from planner.topology.listeners import got_tower
-from planner.topology.multimodal import part
-from planner.topology.towers import Further, Tower, and_class, every_patch, merger, multiple, two, vit, whole_numbers
+from planner.topology.listeners import got_tower, qformer_layers
+from planner.topology import Anatomy, Request
+from planner.topology.attention import attention, grouped
+from planner.topology.decoder import decoder
+from planner.topology.feed_forward import feed_forward
+from planner.topology.multimodal import Projector, Sense, multimodal, part
+from planner.topology.projectors import linear_projector
+from planner.topology.towers import Tower, and_class, every_patch, merger, multiple, two, vit, whole_numbers
 
 UP = dict(bias=True, feeds="merged")
 
@@ -119,10 +125,10 @@ def _attends(at: str, width: int) -> list[Leaf]:
     return [_affine(f"{at}.norm", width), *(_stored(f"{at}.{name}", width, width, kind="attention") for name in names)]
 
 
-def _mid(at: str, width: int) -> list[Leaf]:
+def _mid(at: str, width: int, *, attends: bool = True) -> list[Leaf]:
     """Return the blocks at the lowest resolution."""
     ends = (_resnet(f"{at}.mid.block_1", width, width), _resnet(f"{at}.mid.block_2", width, width))
-    return [*ends[0], *_attends(f"{at}.mid.attn_1", width), *ends[1]]
+    return [*ends[0], *(_attends(f"{at}.mid.attn_1", width) if attends else ()), *ends[1]]
 
 
 def _levels(into: list[int], out: list[int], count: int, last: list[bool], final: int, change: str) -> list[Layer]:
@@ -138,18 +144,26 @@ def _levels(into: list[int], out: list[int], count: int, last: list[bool], final
     return made
 
 
-def vqgan(c: Config, at: str, *, decoder: bool = True) -> tuple[tuple[Run, ...], tuple[Leaf, ...]]:
-    """Return the lists of an autoencoder with a codebook (VQ-GAN, arXiv:2012.09841), and what stands around them."""
+def vqgan(
+    c: Config, at: str, *, decoder: bool = True, attends: Callable[[int, int], bool] = lambda i, n: i == n - 1, mid: bool = True
+) -> tuple[tuple[Run, ...], tuple[Leaf, ...]]:
+    """Return the lists of an autoencoder with a codebook (VQ-GAN, arXiv:2012.09841), and what stands around them.
+
+    Args:
+        c: its config. at: its path.
+        decoder: whether it has the way back.
+        attends: whether a level, of so many, has attention. mid: whether the blocks after the last one have.
+    """
     base, many = c.count("base_channels"), whole_numbers(c, "channel_multiplier")
     if not many or min(many) < 1:
         raise PlanError("whole numbers above 0 are needed", where=c.where("channel_multiplier"), fix="correct the file")
     blocks, latent, wide = c.count("num_res_blocks"), c.count("latent_channels"), base * many[-1]
     e, codes, n = c.count("embed_dim"), c.count("num_embeddings"), len(many)
     out = [base * each for each in many]
-    down = _levels([base, *out[:-1]], out, blocks, [i == n - 1 for i in range(n)], n - 1, "downsample")
+    down = _levels([base, *out[:-1]], out, blocks, [attends(i, n) for i in range(n)], n - 1, "downsample")
     lists = [replace(run, list=f"{at}.encoder.down") for run in runs(down)]
     leaves = [
-        _stored(f"{at}.encoder.conv_in", c.count("in_channels"), base, 3), *_mid(f"{at}.encoder", wide), _affine(f"{at}.encoder.norm_out", wide),
+        _stored(f"{at}.encoder.conv_in", c.count("in_channels"), base, 3), *_mid(f"{at}.encoder", wide, attends=mid), _affine(f"{at}.encoder.norm_out", wide),
         _stored(f"{at}.encoder.conv_out", wide, latent * (2 if c.flag("double_latent", False) else 1), 3),
         Leaf(f"{at}.quantize.embedding", codes, e, "embedding"), _stored(f"{at}.quant_conv", latent, e), _stored(f"{at}.post_quant_conv", e, latent),
     ]  # fmt: skip
@@ -183,30 +197,77 @@ def paints(c: Config, _width: int) -> Sequence[Stack]:
     return (Stack("vision", (), (*aligner, *again, *lists), (Weights((*leaves, *generation)),)),)
 
 
-def ocr_tower(c: Config) -> Tower:
-    """Unlimited-OCR: SAM's tower cuts an image into rows, and CLIP's layers read them."""
-    sam, clip = part(c, "sam_config"), part(c, "encoder_config")
-    first = got_tower(sam)
-    wide = whole_numbers(sam, "downsample_channels")
-    second = vit(clip, epsilon="layer_norm_eps", class_token=True, positions=and_class, norms="pre")
+def _cut(c: Config) -> tuple[Tower, int]:
+    """Return SAM's tower with two convolutions behind its neck, and their width."""
+    sam = part(c, "sam_config")
+    tower, wide = got_tower(sam), whole_numbers(sam, "downsample_channels", default=[512, 896])
+    sam.ignore("mlp_ratio")
     if len(wide) != 2 or min(wide) < 1:
         raise PlanError("two whole numbers are needed", where=sam.where("downsample_channels"), fix="correct the file")
     proj = (
-        linear("proj.conv1", 9 * first.width, wide[0], "conv", work="conv", feeds="merged", rate=4),
+        linear("proj.conv1", 9 * tower.width, wide[0], "conv", work="conv", feeds="merged", rate=4),
         linear("proj.conv2", 9 * wide[0], wide[1], "conv", work="conv", feeds="merged"),
     )
-    front = (*below(first.front, "sam_encoder"), *below(second.front[1:], "vision_encoder"))
-    more = tuple(
-        replace(run, list="vision_tower.vision_encoder.encoder.layers") for run in runs(list(second.layers))
+    at = "sam_encoder"
+    return tower._replace(front=below(tower.front, at), back=below((*tower.back, Weights(proj)), at)), wide[1]
+
+
+def _then(first: Tower, second: Tower, width: int) -> Tower:
+    """Return a tower whose rows another's layers read."""
+    at = "vision_encoder"
+    lists = tuple(replace(run, list=f"vision_tower.{at}.{second.list}") for run in runs(list(second.layers)))
+    back = (*first.back, *below(second.back, at))
+    front = (*first.front, *below(second.front, at))
+    return Tower(front, first.layers, back, width, list="sam_encoder.layers", more=lists)
+
+
+def ocr_tower(c: Config) -> Tower:
+    """Unlimited-OCR: SAM's tower cuts an image into rows, and CLIP's layers read them."""
+    first, wide = _cut(c)
+    clip = vit(part(c, "encoder_config"), epsilon="layer_norm_eps", class_token=True, positions=and_class, norms="pre")
+    return _then(first, clip._replace(front=clip.front[1:]), wide + clip.width)
+
+
+OCR_QUERIES = {"query_768_resolution": 144, "query_1024_resolution": 256}
+"""DeepSeek-OCR 2's learned queries, for images of either size."""
+
+
+def ocr2_tower(c: Config) -> Tower:
+    """DeepSeek-OCR 2: SAM's tower cuts an image into rows, and the layers of a text model, Qwen 2's, read them and its queries."""
+    first, _ = _cut(c)
+    own = part(c, "encoder_config")
+    d, layers = own.count("hidden_size"), own.count("num_hidden_layers")
+    heads = own.heads("num_attention_heads", d)
+    block = Attention(d, heads, grouped(own, heads), d // heads, Mask(causal=False), True, True, True)
+    norm, f = Norm(d, epsilon=own.number("rms_norm_eps", 1e-6)), own.count("intermediate_size")
+    layer = Layer((Sublayer(block, before=norm), Sublayer(FeedForward(d, f), before=norm)))
+    own.ignore("vocab_size", "max_position_embeddings", "layer_types", "sliding_window", "use_sliding_window", "max_window_layers",
+               "rope_parameters", "rope_scaling", "rope_theta", "tie_word_embeddings", "hidden_act")  # fmt: skip
+    queries = Weights(tuple(Leaf(name, rows, d, "embedding") for name, rows in OCR_QUERIES.items()))
+    tower = _then(first, Tower((), (layer,) * layers, (Weights((vector("norm", d, "norm"),)),), d), d)
+    return tower._replace(front=(*tower.front, queries))
+
+
+def ocr_projector(*rows: str) -> Projector:
+    """Return the maker of one matrix, and of learned rows that end lines and views."""
+
+    def projector(_c: Config, _inner: Config, tower: Tower, width: int) -> Sequence[Block]:
+        ends = tuple(vector(name, width, "other") for name in rows)
+        one = linear("multi_modal_projector", tower.width, width, "other", bias=True, feeds="merged")
+        return (Weights((one, *ends)),)
+
+    return projector
+
+
+def no_kinds(c: Config, layers: int) -> list[bool]:  # noqa: ARG001
+    """The class needs the list.
+
+    Raises:
+        PlanError: always.
+    """
+    raise PlanError(
+        "missing, and its class has no default for it", where=c.where("mlp_layer_types"), fix="list dense or sparse for each layer"
     )
-    back = below((*first.back, Weights(proj)), "sam_encoder")
-    return Tower(front, first.layers, back, wide[1] + second.width, list="sam_encoder.layers", more=more)
-
-
-def ocr_projector(_c: Config, _inner: Config, tower: Tower, width: int) -> Sequence[Block]:
-    """One matrix, and learned rows that end lines and views."""
-    ends = tuple(vector(name, width, "other") for name in ("view_separator", "image_newline"))
-    return (Weights((linear("multi_modal_projector", tower.width, width, "other", bias=True, feeds="merged"), *ends)),)
 
 
 def docling_connector(c: Config, d: int) -> tuple[Block, ...]:
@@ -243,3 +304,214 @@ def docling_router(c: Config, _inner: Config, tower: Tower, _width: int) -> Sequ
             )
         ),
     )  # fmt: skip
+
+
+def reads_images(c: Config, _width: int) -> Sequence[Stack]:
+    """Chameleon: an autoencoder's way in makes tokens of images."""
+    own = part(c, "vq_config")
+    vanilla, size = own.text("attn_type", "vanilla") == "vanilla", own.count("resolution")
+    sides = [] if own.raw("attn_resolutions", None) is None else whole_numbers(own, "attn_resolutions")
+    lists, leaves = vqgan(
+        own, "vqmodel", decoder=False, attends=lambda i, _n: vanilla and size // 2**i in sides, mid=vanilla
+    )
+    return (Stack("vision", (), lists, (Weights(leaves),), "model."),)
+
+
+def swin(c: Config) -> Any:
+    """Norms after blocks instead of before them, where the config says so."""
+    return "after" if c.flag("swin_norm", False) else "pre"
+
+
+def hunyuan_positions(c: Config, _patches: int) -> int:
+    """A learned grid for the largest image, and one row that nothing reads."""
+    return int(c.count("max_image_size") // two(c, "patch_size")[0]) ** 2 + 1
+
+
+def hunyuan_merger(_c: Config, inner: Config, tower: Tower, width: int) -> Sequence[Block]:
+    """A norm, squares of neighbours become one row, three matrices, a norm; learned rows that begin, end and separate."""
+    d, at = tower.width, "vision_tower.patch_merger"
+    inner.ignore("text_hidden_size", "out_hidden_size")
+    return (
+        Weights(
+            (
+                linear(f"{at}.proj_conv", d * inner.count("spatial_merge_size") ** 2, 2 * d, "other", work="conv", **UP),  # type: ignore[arg-type]
+                linear(f"{at}.proj_out", 2 * d, 4 * d, "other", work="conv", **UP),  # type: ignore[arg-type]
+                linear(f"{at}.mlp", 4 * d, width, "other", **UP),  # type: ignore[arg-type]
+                vector(f"{at}.image_newline", 4 * d, "other"),
+                *(vector(f"{at}.{name}", width, "other") for name in ("image_begin", "image_end", "image_sep", "after_rms")),
+                vector(f"{at}.before_rms", d, "other"),
+            )
+        ),
+    )
+
+
+SPATIAL = 4
+"""Projectors of Granite 4 Vision that each read one of four neighbours."""
+
+
+def window_qformers(c: Config, _inner: Config, tower: Tower, width: int) -> Sequence[Block]:
+    """Granite 4 Vision: a Q-Former for each layer of the tower that is read, and four for the last one."""
+    pairs, rate, d = c.raw("deepstack_layer_map"), c.text("downsample_rate"), tower.width
+    sides = rate.split("/")
+    if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) for side in sides):
+        raise PlanError(f"found {rate!r}, allowed are ratios like 4/8", where=c.where("downsample_rate"), fix="correct the file")
+    if not isinstance(pairs, list | tuple):
+        raise PlanError("a list of pairs is needed", where=c.where("deepstack_layer_map"), fix="correct the file")
+    own = part(c, "qformer_config")
+    own.ignore("hidden_size", "encoder_hidden_size")
+    queries, window = (int(side) ** 2 for side in sides)
+    names = [f"layerwise_projectors.{i}" for i in range(len(pairs))] + [f"spatial_projectors.{i}" for i in range(SPATIAL)]
+    made: list[Block] = [Weights((vector("image_newline", width, "other"),))]
+    for at in names:
+        made += qformer_layers(own, f"{at}.qformer", d, d)
+        ends = (
+            _affine(f"{at}.qformer.layernorm", d, "other"), _affine(f"{at}.norm", d, "other"),
+            Leaf(f"{at}.query", queries, d, "other"), Leaf(f"{at}.image_positions", window, d, "other"),
+            linear(f"{at}.out_linear", d, width, "other", bias=True, feeds="merged"),
+        )  # fmt: skip
+        made.append(Weights(ends))
+    return made
+
+
+def evolla(c: Config, request: Request) -> Anatomy:
+    """Return a decoder some of whose layers look at a protein, its encoder, and learned queries that compress what it gives."""
+    anatomy = decoder(
+        c, request, mixers=attention(qkv_bias="attention_bias", out_bias="attention_bias"), feeds=feed_forward(bias="mlp_bias")
+    )
+    (stack,) = anatomy.stacks
+    layers = [run.layer for run in stack.runs for _ in range(run.count)]
+    step = max(len(layers) // c.count("aligner_num_add_layers"), 1)
+    adapter = Sublayer(Weights(_aligner(c)))
+    looked = [
+        replace(layer, sublayers=(*layer.sublayers, adapter)) if (i + 1) % step == 0 else layer for i, layer in enumerate(layers)
+    ]  # fmt: skip
+    c.notes.append("planned without a protein; its encoder and the layers that look at it are counted as stored only")
+    c.ignore("add_cross_attention")
+    return anatomy._replace(stacks=(replace(stack, runs=runs(looked)), _protein(c)))
+
+
+def _aligner(c: Config) -> tuple[Leaf, ...]:
+    """Return cross-attention and a feed-forward block, which only work where there is a protein."""
+    d, bias, at = c.count("hidden_size"), c.flag("aligner_enable_bias"), "adapter"
+    f = d * c.count("aligner_ffn_mult")
+
+    def seeing(name: str, n_in: int, n_out: int, kind: Any, *, bias: bool = True) -> Leaf:
+        return linear(f"{at}.{name}", n_in, n_out, kind, bias=bias, feeds="seeing")
+
+    return (
+        *(seeing(name, d, d, "attention") for name in ("query", "key_protein", "value_protein")),
+        seeing("out_proj", d, d, "attention", bias=bias), vector(f"{at}.attention_norm", d, "norm"),
+        _affine(f"{at}.ff.norm", d), seeing("ff.fc1", d, f, "mlp", bias=False), seeing("ff.fc2", f, d, "mlp", bias=False),
+        vector(f"{at}.gate_attention", 1, "other"), vector(f"{at}.gate_ffw", 1, "other"),
+    )  # fmt: skip
+
+
+PROTEIN: dict[str, Any] = dict(
+    vocab_size=446, hidden_size=1280, num_hidden_layers=33, num_attention_heads=20, intermediate_size=5120, max_position_embeddings=1026,
+    layer_norm_eps=1e-5, position_embedding_type="rotary", emb_layer_norm_before=False,
+)  # fmt: skip
+"""What SaProt's config class takes where a key is missing; it has no model_type."""
+
+
+def _protein(c: Config) -> Stack:
+    """Return SaProt (ESM's layers), and the queries that compress its rows."""
+    own = c.nested("protein_encoder_config", "saprot", {}, PROTEIN)
+    d, f, heads = own.count("hidden_size"), own.count("intermediate_size"), own.count("num_attention_heads")
+    at, squeezed = "protein_encoder.model", "protein_encoder.sequence_compressor_resampler"
+    kind = own.text("position_embedding_type", allowed=("rotary", "absolute"))
+    own.ignore("max_position_embeddings", "rope_theta")
+    tables = [Leaf(f"{at}.embeddings.word_embeddings", own.count("vocab_size"), d, "embedding")]
+    if kind == "absolute":
+        tables.append(Leaf(f"{at}.embeddings.position_embeddings", own.count("max_position_embeddings"), d, "embedding"))
+    if own.flag("emb_layer_norm_before"):
+        tables.append(_affine(f"{at}.embeddings.layer_norm", d))
+    tables.append(vector(f"{at}.rotary_embeddings.inv_freq", d // heads // 2, "other", buffer=True, own_dtype="float32"))
+    norm = Norm(d, "layer", True, own.number("layer_norm_eps", 1e-5))
+    block = Attention(d, heads, heads, d // heads, Mask(causal=False), True, True, True, True)
+    layer = Layer((Sublayer(block, before=norm), Sublayer(FeedForward(d, f, False, True, True, "gelu"), before=norm)))
+    inner, wide = c.count("resampler_heads") * c.count("resampler_dim_head"), d * c.count("resampler_ff_mult")
+    attends = (
+        _affine("norm_media", d), _affine("norm_latents", d), linear("to_q", d, inner, "attention"),
+        linear("to_kv", d, 2 * inner, "attention"), linear("to_out", inner, d, "attention"),
+    )  # fmt: skip
+    feeds = (_affine("norm", d), linear("fc1", d, wide, "mlp"), linear("fc2", wide, d, "mlp"))
+    lists = tuple(
+        Run(1, Layer((Sublayer(Weights(leaves)),)), list=f"{squeezed}.layers.{i}")
+        for i in range(c.count("resampler_depth")) for leaves in (attends, feeds)
+    )  # fmt: skip
+    out = c.count("hidden_size")
+    ends = (
+        _affine(f"{at}.encoder.emb_layer_norm_after", d), Leaf(f"{squeezed}.latents", c.count("resampler_num_latents"), d, "embedding"),
+        _affine(f"{squeezed}.norm", out, "other"), linear(f"{squeezed}.protein_projector", d, out, "other", bias=True),
+    )  # fmt: skip
+    body = (Run(own.count("num_hidden_layers"), layer), *lists)
+    return Stack("vision", (Weights(tuple(tables)),), body, (Weights(ends),), "model.", f"{at}.encoder.layer")
+
+
+PI0_VISION = dict(
+    model_type="siglip_vision_model", intermediate_size=4304, hidden_size=1152, patch_size=14, image_size=224, num_hidden_layers=27,
+    num_attention_heads=16, vision_use_head=False,
+)  # fmt: skip
+"""The tower of a missing `vlm_config`."""
+
+
+def pi0(c: Config, request: Request) -> Anatomy:
+    """Return PaliGemma without a head, and the smaller Gemma beside it, which makes actions by diffusion.
+
+    What a text takes is the first one's pass; the second runs on its cache, and stands here as stored only.
+    """
+    missing = c.values.get("vlm_config") is None
+    sees = _member(c, "vlm_config", "paligemma", {"vision_config": PI0_VISION} if missing else {})
+    bare = request._replace(head=False, architecture="")
+    anatomy = multimodal(
+        sees, bare, senses=(Sense("vision", "vision_config", "vlm.vision_tower", _pi0_projector),), at="model.vlm.language_model."
+    )
+    sees.ignore("hidden_size", "vocab_size", "projection_dim")
+    text = sees.below[0]
+    own = _member(c, "dit_config", "gemma", {"vocab_size": text.count("vocab_size"), "tie_word_embeddings": True})
+    row = _families()["gemma"]
+    (acts,) = row.build(own, bare, **row.traits).stacks
+    for reader in (own, *sees.below):
+        reader.ignore("use_bidirectional_attention", "is_causal", *row.ignores)
+    body = tuple(Run(run.count, _kept(run.layer), list="model.dit.layers") for run in acts.runs)
+    d = own.count("hidden_size")
+    outside = tuple(replace(leaf, name=f"dit.{leaf.name}", tie=None, work=None) for leaf in acts.outside)
+    ends = (
+        _stored("embed_action_time.action_in_proj", c.count("max_action_dim"), d, kind="other"),
+        _stored("embed_action_time.state_proj", c.count("max_state_dim"), d, kind="other"),
+        _stored("embed_action_time.action_time_mlp_in", 2 * d, d, kind="other"),
+        _stored("embed_action_time.action_time_mlp_out", d, d, kind="other"),
+        _stored("action_out_proj", d, c.count("max_action_dim"), kind="other"),
+    )  # fmt: skip
+    c.notes.append("planned as the pass over images and text; what makes actions is counted as stored, not as run")
+    first, *others = anatomy.stacks
+    first = replace(first, runs=(*first.runs, *body), back=(*first.back, Weights((*outside, *ends))))
+    return anatomy._replace(stacks=(first, *others))
+
+
+def _pi0_projector(c: Config, inner: Config, tower: Tower, width: int) -> Sequence[Block]:
+    return below(linear_projector(c, inner, tower, width), "vlm")
+
+
+def _families() -> Mapping[str, Any]:
+    from planner.families import FAMILIES  # noqa: PLC0415
+
+    return FAMILIES
+
+
+def _member(c: Config, key: str, kind: str, instead: Mapping[str, Any]) -> Config:
+    """Return the reader of a whole model inside this config, of one family only."""
+    from planner.families import defaults  # noqa: PLC0415
+
+    given = c.values.get(key)
+    named = given.get("model_type", kind) if isinstance(given, Mapping) else kind
+    if named != kind:
+        raise PlanError(f"found {named!r}, which isn't modelled there", where=f"{c.where(key)}.model_type", fix=f"say {kind}")
+    known, spec = defaults(kind), defaults(c.family)["parts"][key]
+    taken = {**known["defaults"], **(spec["values"] if given is None else {})}
+    return c.nested(key, kind, {**known["names"], **_families()[kind].names}, taken, instead)
+
+
+def _kept(layer: Layer) -> Layer:
+    """Return a layer that only stores."""
+    return Layer((Sublayer(Weights(tuple(replace(leaf, name=name, work=None) for name, leaf in layer.named))),))
