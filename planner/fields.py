@@ -289,6 +289,14 @@ VOCABULARY: dict[str, Key] = {
     **_keys("flag", "use_qformer_text_input swin_norm aligner_enable_bias"),
     **_keys("list", "attn_resolutions", structural=False),
     **_keys("any", "deepstack_layer_map"),
+    **_keys("list", "ple_layer_ids"),
+    **_keys("count", "indexer_n_heads indexer_kv_heads indexer_head_dim indexer_budget indexer_compress_ratio"),
+    **_keys(
+        "count",
+        "hc_count hc_lowrank ple_embed_dim ple_conv_kernel_size ngram_size heads_per_ngram ngram_vocab_size_base "
+        "make_ngram_vocab_size_divisible_by",
+        structural=False,
+    ),
     **_keys(
         "count",
         "resolution max_image_size text_hidden_size max_action_dim max_state_dim aligner_ffn_mult aligner_num_add_layers "

@@ -13,6 +13,9 @@ from planner.topology.listeners import got_tower, qformer
 from planner.topology.mm_more import (
     aligned,
     blurred,
+    conditions,
+    diffusion_sees,
+    diffusion_text,
     docling_connector,
     docling_router,
     evolla,
@@ -26,13 +29,14 @@ from planner.topology.mm_more import (
     ocr_tower,
     paints,
     pi0,
+    qwen4,
     reads_images,
     sharp,
     swin,
     window_qformers,
 )
 from planner.topology.multimodal import Sense, multimodal
-from planner.topology.projectors import deepstack, nothing, unknown
+from planner.topology.projectors import deepstack, gemma4_tokens, nothing, one_merger, unknown
 from planner.topology.towers import Further, counted, every_patch, vit
 
 WITH_BIAS: dict[str, Any] = dict(qkv_bias="attention_bias", out_bias="attention_bias")
@@ -61,6 +65,10 @@ TOWERS: dict[str, Family] = {
     "cohere_compass_vision": row(
         vit, "CohereCompassVisionModel", QWEN_NAMES, patch_bias=True, positions=counted("num_position_embeddings"), frames=True,
         image=None, paths=("patch_embed.proj", "blocks"), further=Further(back=deepstack),
+    ),
+    "qwen4_exp_vision": row(
+        vit, "Qwen4ExpVisionModel", QWEN_NAMES, patch_bias=True, positions=counted("num_position_embeddings"), frames=True,
+        image=None, paths=("patch_embed.proj", "blocks"), further=Further(back=one_merger),
     ),
     "granite_docling_vision": row(
         vit, "GraniteDoclingVisionModel", epsilon="layer_norm_eps", patch_bias=True, positions=every_patch, norms="post",
@@ -128,6 +136,16 @@ MM_MORE: dict[str, Family] = {
         mixers=attention(positions="interleaved", windows=listed_windows(lambda _c, n: ["full_attention"] * n), **WITH_BIAS),
         ignores=("head_dim", "pooling", "sliding_window"),
     ),
+    "diffusion_gemma": row(
+        multimodal, "DiffusionGemmaForBlockDiffusion", extra=conditions, at="model.decoder.", ignores=("canvas_length",),
+        senses=(Sense("vision", "vision_config", "encoder.vision_tower", diffusion_sees, gemma4_tokens),),
+    ),
+    "diffusion_gemma_text": row(diffusion_text, "DiffusionGemmaEncoderTextModel", {"num_experts_per_tok": "top_k_experts"}),
+    "qwen4_exp": row(
+        multimodal, "Qwen4ExpForConditionalGeneration", classes=("Qwen4ExpForCausalLM",), text_classes=("Qwen4ExpForCausalLM",),
+        senses=(Sense("vision", "vision_config", "visual", nothing),),
+    ),
+    "qwen4_exp_text": row(qwen4, "Qwen4ExpForCausalLM", ignores=("eos_token_id",)),
     "evolla": row(evolla, "EvollaForProteinText2Text"),
     "pi0": row(pi0, "PI0ForConditionalGeneration"),
     "granite_docling": row(

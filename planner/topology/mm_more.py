@@ -11,13 +11,17 @@ from planner.errors import PlanError
 from planner.fields import Config
 from planner.masks import Mask
 from planner.model import Layer, Run, Stack, Sublayer, runs
+from planner.topology.gemma import gemma4
+from planner.topology.kinds import by_kind
 from planner.topology.listeners import got_tower, qformer_layers
+from planner.ngrams import BlockIndexer, Ngrams, WholeBlocks, table_rows
 from planner.topology import Anatomy, Request
 from planner.topology.attention import attention, grouped
 from planner.topology.decoder import decoder
-from planner.topology.feed_forward import feed_forward
+from planner.topology.feed_forward import every_layer, feed_forward, mixture, shared_width
 from planner.topology.multimodal import Projector, Sense, multimodal, part
-from planner.topology.projectors import linear_projector
+from planner.topology.projectors import gemma4_projector, linear_projector
+from planner.topology.recurrent import gated_delta
 from planner.topology.towers import Tower, and_class, every_patch, merger, multiple, two, vit, whole_numbers
 
 UP = dict(bias=True, feeds="merged")
@@ -515,3 +519,117 @@ def _member(c: Config, key: str, kind: str, instead: Mapping[str, Any]) -> Confi
 def _kept(layer: Layer) -> Layer:
     """Return a layer that only stores."""
     return Layer((Sublayer(Weights(tuple(replace(leaf, name=name, work=None) for name, leaf in layer.named))),))
+
+
+def diffusion_text(c: Config, request: Request) -> Anatomy:
+    """Return Gemma 4's decoder, with experts in each layer, and keys as values where a layer sees all."""
+    own = replace(c, values={**c.values, "enable_moe_block": True, "attention_k_eq_v": True})
+    c.notes.append("planned as the pass over the prompt and its cache; the steps that refine a block of tokens aren't counted")
+    return gemma4(own, request)
+
+
+def conditions(c: Config, width: int) -> Sequence[Stack]:
+    """DiffusionGemma: a gated block of what the last step guessed, and the second half's scalars; its weights are the first one's.
+
+    Raises:
+        PlanError: the halves share nothing.
+    """
+    if not c.flag("tie_word_embeddings", True):
+        raise PlanError(
+            "found false, with which both halves have weights of their own; that isn't modelled", where=c.where("tie_word_embeddings"),
+            fix="set it to true",
+        )  # fmt: skip
+    text = c.below[0]
+    f, at = text.count("intermediate_size"), "self_conditioning"
+    leaves = (
+        vector(f"{at}.pre_norm", width, "norm"), *(Leaf(f"{at}.{name}", width, f, "mlp") for name in ("gate_proj", "up_proj")),
+        Leaf(f"{at}.down_proj", f, width, "mlp"), vector("layer_scalars", text.count("num_hidden_layers"), "other", buffer=True),
+    )  # fmt: skip
+    return (Stack("decoder", (Weights(leaves),), ()),)
+
+
+def diffusion_sees(c: Config, inner: Config, tower: Tower, width: int) -> Sequence[Block]:
+    """One matrix, after a norm without weights."""
+    return below(gemma4_projector(c, inner, tower, width), "encoder")
+
+
+INDEXED = "indexed_attention"
+
+
+def _qwen4_kinds(c: Config, layers: int) -> list[str]:
+    """Qwen 4: the kind of each layer, as listed, or every `full_attention_interval`-th chooses its keys."""
+    listed = c.per_layer("layer_types", layers, ("linear_attention", INDEXED, "full_attention"))
+    step = c.count("full_attention_interval", 4)
+    if listed is None:
+        return [INDEXED if (i + 1) % step == 0 else "linear_attention" for i in range(layers)]
+    return [INDEXED if kind == "full_attention" else kind for kind in listed]
+
+
+def chosen_blocks(c: Config, request: Request, layers: int) -> list[Block | None]:
+    """Gated attention, whose keys an indexer chooses in whole blocks."""
+    size, budget = c.count("indexer_compress_ratio"), c.count("indexer_budget")
+    if c.count("indexer_kv_heads", 1) != 1 or budget % size:
+        raise PlanError(
+            f"found {budget}, one key head and whole blocks of {size} are needed", where=c.where("indexer_budget"), fix="correct the file"
+        )
+    chooser = BlockIndexer(c.count("hidden_size"), c.count("indexer_n_heads"), c.count("indexer_head_dim"), size)
+    mask = WholeBlocks(chosen=budget + size, grain=size)
+    gated = attention(qk_norm="head", gate="element", extra=_gate_bias, qkv_bias="attention_bias", out_bias="attention_bias")
+    made = gated(c, request, layers)
+    return [replace(block, chooser=chooser, mask=mask) for block in made if isinstance(block, Attention)]
+
+
+def _gate_bias(_c: Config, of: Attention) -> tuple[Leaf, ...]:
+    return (vector("gate_proj.bias", of.heads * of.head, "attention"),) if of.q_bias else ()
+
+
+def qwen4(c: Config, request: Request) -> Anatomy:
+    """Return Qwen 4's decoder: several residual streams, delta nets and attention, experts, and hashed n-grams in some layers."""
+    kinds = {"linear_attention": gated_delta("qkv", norm="norm", out="out_proj"), INDEXED: chosen_blocks}
+    experts = mixture(
+        sparse=every_layer, shared=shared_width("shared_expert_intermediate_size"), shared_gate=True, shared_name="shared_expert",
+        scoring="softmax",
+    )  # fmt: skip
+    anatomy = decoder(c, request, mixers=by_kind(_qwen4_kinds, kinds), feeds=experts, final_norm=False)
+    (stack,) = anatomy.stacks
+    layers = [run.layer for run in stack.runs for _ in range(run.count)]
+    each = Sublayer(Weights((*_site(c, "attn_hyper_connection"), *_site(c, "mlp_hyper_connection"))))
+    looked = _ngrams(c, _qwen4_kinds(c, len(layers)))
+    body = [
+        Layer((*(Sublayer(block) for block in looked.get(i, ())), *(Sublayer(sub.block) for sub in layer.sublayers), each))
+        for i, layer in enumerate(layers)
+    ]  # fmt: skip
+    last = Weights(_site(c, "hyper_connection_mixer", injects=False))
+    c.ignore("rms_norm_eps")
+    return anatomy._replace(stacks=(replace(stack, runs=runs(body), back=(last, *stack.back)),))
+
+
+def _site(c: Config, at: str, *, injects: bool = True) -> tuple[Leaf, ...]:
+    """Return what draws the streams together: a norm, two narrow matrices, and how much of a block's output each takes."""
+    streams, rank = c.count("hc_count"), c.count("hc_lowrank")
+    wide = streams * c.count("hidden_size")
+    leaves = (
+        vector(f"{at}.hc_norm", wide, "norm"), linear(f"{at}.input_mix_weight_down", wide, rank, "other"),
+        linear(f"{at}.input_mix_weight_up", rank, wide, "other"),
+    )  # fmt: skip
+    return (*leaves, linear(f"{at}.block_inject_weight", wide, streams, "other")) if injects else leaves
+
+
+def _ngrams(c: Config, kinds: list[str]) -> dict[int, tuple[Block, ...]]:
+    """Return the n-grams of the layers that `ple_layer_ids` lists, counted from 1."""
+    listed = sorted(set(c.counts("ple_layer_ids", low=1) or []))
+    orders, heads, d = c.count("ngram_size"), c.count("heads_per_ngram"), c.count("hidden_size")
+    width, taps = c.count("ple_embed_dim", d), c.count("ple_conv_kernel_size")
+    base, multiple = c.count("ngram_vocab_size_base"), c.count("make_ngram_vocab_size_divisible_by")
+    tables = (orders - 1) * heads
+    if not listed:
+        return {}
+    if any(i > len(kinds) or kinds[i - 1] != "linear_attention" for i in listed) or not tables or width % tables:
+        raise PlanError(
+            f"found {listed}: layers with linear attention are needed, and a width that {tables} tables share",
+            where=c.where("ple_layer_ids"), fix="correct the file",
+        )  # fmt: skip
+    return {
+        number - 1: (Ngrams(d, c.count("hc_count"), width, orders, heads, table_rows(base, i * tables, tables, multiple), taps),)
+        for i, number in enumerate(listed)
+    }
