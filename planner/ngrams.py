@@ -21,11 +21,11 @@ class WholeBlocks(Mask):
 
     def _causal(self, n: Number) -> Number:
         """Pairs of the first n queries."""
-        return Mask._causal(self, n + 1) - 1 - n
+        return Mask._causal(self, n + 1) - 1 - n  # noqa: SLF001
 
     def _causal_summed(self, n: Number) -> Number:
         """Pairs of n passes, over 1, 2, ... n tokens."""
-        return Mask._causal_summed(self, n + 1) - 1 - n - triangle(n)
+        return Mask._causal_summed(self, n + 1) - 1 - n - triangle(n)  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,8 @@ class Ngrams:
 
 def table_rows(base: int, first: int, tables: int, multiple: int) -> int:
     """Return the rows of tables of prime sizes, after `first` smaller ones, the first prime being `base` or more; filled up to a multiple."""
-    found, size = [], base - 1
+    found: list[int] = []
+    size = base - 1
     while len(found) < first + tables:
         size += 1
         if _prime(size):

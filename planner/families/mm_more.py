@@ -21,6 +21,7 @@ from planner.topology.mm_more import (
     evolla,
     hunyuan_merger,
     hunyuan_positions,
+    image_codes,
     janus_projector,
     janus_tower,
     no_kinds,
@@ -30,9 +31,10 @@ from planner.topology.mm_more import (
     paints,
     pi0,
     qwen4,
-    reads_images,
+    referenced,
     sharp,
     swin,
+    unlimited,
     window_qformers,
 )
 from planner.topology.multimodal import Sense, multimodal
@@ -57,7 +59,7 @@ TOWERS: dict[str, Family] = {
     "deepseek_ocr2_sam_vision_model": row(qformer, "DeepseekOcr2SamVisionEncoder"),
     "deepseek_ocr2_encoder": row(qformer, "DeepseekOcr2VisionEncoder"),
     "deepseek_ocr2_vision": row(ocr2_tower, "DeepseekOcr2VisionModel"),
-    "chameleon_vqgan": row(qformer, "ChameleonVQVAE"),
+    "chameleon_vqgan": row(image_codes, "ChameleonVQVAE"),
     "hunyuan_vl_vision": row(
         vit, "HunYuanVLVisionTransformer", epsilon="rms_norm_eps", patch_bias=True, positions=hunyuan_positions, image=None,
         paths=("embeddings.patch_embedding", "layers"), ignores=("temporal_patch_size",),
@@ -89,14 +91,14 @@ MM_MORE: dict[str, Family] = {
         senses=(Sense("vision", "vision_config", "vision_model", janus_projector),),
     ),
     "unlimited_ocr": row(
-        multimodal, "UnlimitedOcrForConditionalGeneration",
+        unlimited, "UnlimitedOcrForConditionalGeneration",
         senses=(Sense("vision", "vision_config", "vision_tower", ocr_projector("view_separator", "image_newline"), unknown, TILES),),
     ),
     "unlimited_ocr_text": row(
         decoder, "UnlimitedOcrTextModel", {"num_experts": "n_routed_experts"},
-        mixers=PLAIN,
+        mixers=referenced,
         feeds=mixture(scoring="softmax", sparse=listed(but_the_first), dense=SWIGLU, shared_bias="mlp_bias"),
-        ignores=("layer_types", "sliding_window", "head_dim"),
+        ignores=("head_dim",),
     ),
     "deepseek_ocr2": row(
         multimodal, "DeepseekOcr2ForConditionalGeneration",
@@ -108,7 +110,8 @@ MM_MORE: dict[str, Family] = {
         ignores=("head_dim",),
     ),
     "chameleon": row(
-        multimodal, "ChameleonForConditionalGeneration", senses=(), extra=reads_images, at="model.",
+        multimodal, "ChameleonForConditionalGeneration", at="model.", ignores=("vocabulary_map", "model_parallel_size"),
+        senses=(Sense("vision", "vq_config", "vqmodel", nothing, unknown, "the size that images are cut to"),),
         own=row(
             decoder, "ChameleonForConditionalGeneration", wiring=swin, feeds=SWIGLU,
             mixers=attention(qk_norm="each", qk_norm_form=Norm(0, "layer", True, 1e-5), **WITH_BIAS),
@@ -125,7 +128,10 @@ MM_MORE: dict[str, Family] = {
     "granite4_vision": row(
         multimodal, "Granite4VisionForConditionalGeneration",
         senses=(Sense("vision", "vision_config", "vision_tower", window_qformers, unknown, TILES),),
-        ignores=("vision_feature_layer", "vision_feature_select_strategy"),
+        ignores=(
+            "vision_feature_layer", "vision_feature_select_strategy", "image_grid_pinpoints", "image_seq_length", "spatial_vision_layer",
+            "spatial_target_layers",
+        ),
     ),
     "granite4_vision_text": row(decoder, "Granite4VisionTextModel", mixers=PLAIN, feeds=SWIGLU),
     "cohere_compass": row(

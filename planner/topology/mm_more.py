@@ -11,20 +11,20 @@ from planner.errors import PlanError
 from planner.fields import Config
 from planner.masks import Mask
 from planner.model import Layer, Run, Stack, Sublayer, runs
-from planner.topology.gemma import gemma4
-from planner.topology.kinds import by_kind
-from planner.topology.listeners import got_tower, qformer_layers
 from planner.ngrams import BlockIndexer, Ngrams, WholeBlocks, table_rows
 from planner.topology import Anatomy, Request
 from planner.topology.attention import attention, grouped
 from planner.topology.decoder import decoder
 from planner.topology.feed_forward import every_layer, feed_forward, mixture, shared_width
+from planner.topology.gemma import gemma4
+from planner.topology.kinds import by_kind
+from planner.topology.listeners import got_tower, qformer_layers
 from planner.topology.multimodal import Projector, Sense, multimodal, part
 from planner.topology.projectors import gemma4_projector, linear_projector
 from planner.topology.recurrent import gated_delta
 from planner.topology.towers import Tower, and_class, every_patch, merger, multiple, two, vit, whole_numbers
 
-UP = dict(bias=True, feeds="merged")
+UP: dict[str, Any] = dict(bias=True, feeds="merged")
 
 
 def _affine(name: str, size: int, kind: Any = "norm") -> Leaf:
@@ -33,9 +33,7 @@ def _affine(name: str, size: int, kind: Any = "norm") -> Leaf:
 
 def below(blocks: Sequence[Block], at: str) -> tuple[Block, ...]:
     """Return blocks with a path in front of their leaves' names."""
-    return tuple(
-        Weights(tuple(replace(leaf, name=f"{at}.{leaf.name}") for leaf in block.leaves())) for block in blocks
-    )
+    return tuple(Weights(tuple(replace(leaf, name=f"{at}.{leaf.name}") for leaf in block.leaves())) for block in blocks)
 
 
 def aligned(_c: Config, _inner: Config, tower: Tower, width: int) -> Sequence[Block]:
@@ -101,12 +99,12 @@ def _normed(layer: Layer, norm: Norm) -> Layer:
 
 def janus_projector(_c: Config, inner: Config, tower: Tower, _width: int) -> Sequence[Block]:
     """One matrix; further ones are a list of their own."""
-    return (Weights((linear("aligner.fc1", tower.width, inner.count("projection_dim"), "other", **UP),)),)  # type: ignore[arg-type]
+    return (Weights((linear("aligner.fc1", tower.width, inner.count("projection_dim"), "other", **UP),)),)
 
 
 def _more(name: str, width: int, count: int) -> tuple[Run, ...]:
     """Return the further matrices of an aligner."""
-    one = Layer((Sublayer(Weights((linear("weight", width, width, "other", **UP),))),))  # type: ignore[arg-type]
+    one = Layer((Sublayer(Weights((linear("weight", width, width, "other", **UP),))),))
     return (Run(count, one, list=name),) if count else ()
 
 
@@ -149,12 +147,17 @@ def _levels(into: list[int], out: list[int], count: int, last: list[bool], final
 
 
 def vqgan(
-    c: Config, at: str, *, decoder: bool = True, attends: Callable[[int, int], bool] = lambda i, n: i == n - 1, mid: bool = True
+    c: Config,
+    at: str,
+    *,
+    decoder: bool = True,
+    attends: Callable[[int, int], bool] = lambda i, n: i == n - 1,
+    mid: bool = True,
 ) -> tuple[tuple[Run, ...], tuple[Leaf, ...]]:
     """Return the lists of an autoencoder with a codebook (VQ-GAN, arXiv:2012.09841), and what stands around them.
 
     Args:
-        c: its config. at: its path.
+        c: its config. at: its path, which the lists' names start with.
         decoder: whether it has the way back.
         attends: whether a level, of so many, has attention. mid: whether the blocks after the last one have.
     """
@@ -167,17 +170,17 @@ def vqgan(
     down = _levels([base, *out[:-1]], out, blocks, [attends(i, n) for i in range(n)], n - 1, "downsample")
     lists = [replace(run, list=f"{at}.encoder.down") for run in runs(down)]
     leaves = [
-        _stored(f"{at}.encoder.conv_in", c.count("in_channels"), base, 3), *_mid(f"{at}.encoder", wide, attends=mid), _affine(f"{at}.encoder.norm_out", wide),
-        _stored(f"{at}.encoder.conv_out", wide, latent * (2 if c.flag("double_latent", False) else 1), 3),
-        Leaf(f"{at}.quantize.embedding", codes, e, "embedding"), _stored(f"{at}.quant_conv", latent, e), _stored(f"{at}.post_quant_conv", e, latent),
+        _stored("encoder.conv_in", c.count("in_channels"), base, 3), *_mid("encoder", wide, attends=mid), _affine("encoder.norm_out", wide),
+        _stored("encoder.conv_out", wide, latent * (2 if c.flag("double_latent", False) else 1), 3),
+        Leaf("quantize.embedding", codes, e, "embedding"), _stored("quant_conv", latent, e), _stored("post_quant_conv", e, latent),
     ]  # fmt: skip
     if decoder:
         back = out[::-1]
         up = _levels([wide, *back[:-1]], back, blocks + 1, [i == 0 for i in range(n)], n - 1, "upsample")
         lists += [replace(run, list=f"{at}.decoder.up") for run in runs(up)]
         leaves += [
-            _stored(f"{at}.decoder.conv_in", latent, wide, 3), *_mid(f"{at}.decoder", wide), _affine(f"{at}.decoder.norm_out", back[-1]),
-            _stored(f"{at}.decoder.conv_out", back[-1], c.count("out_channels"), 3),
+            _stored("decoder.conv_in", latent, wide, 3), *_mid("decoder", wide), _affine("decoder.norm_out", back[-1]),
+            _stored("decoder.conv_out", back[-1], c.count("out_channels"), 3),
         ]  # fmt: skip
     return tuple(lists), tuple(leaves)
 
@@ -198,7 +201,8 @@ def paints(c: Config, _width: int) -> Sequence[Stack]:
     further = own.count("num_hidden_layers") - 1
     one = Layer((Sublayer(Weights((_stored("weight", p, p, kind="other"),))),))
     again = (Run(further, one, list="generation_aligner.hidden_layers"),) if further else ()
-    return (Stack("vision", (), (*aligner, *again, *lists), (Weights((*leaves, *generation)),)),)
+    back = (*below((Weights(leaves),), "vqmodel"), Weights(generation))
+    return (Stack("vision", (), (*aligner, *again, *lists), back),)
 
 
 def _cut(c: Config) -> tuple[Tower, int]:
@@ -263,6 +267,30 @@ def ocr_projector(*rows: str) -> Projector:
     return projector
 
 
+REFERENCED = "reference_sliding_attention"
+
+
+def referenced(c: Config, request: Request, layers: int) -> list[Block | None]:
+    """Unlimited-OCR: layers may see the whole prompt, and a window of what is generated after it; planned without the window."""
+    kinds = c.per_layer("layer_types", layers, (REFERENCED, "full_attention")) or [REFERENCED]
+    window = c.count("sliding_window", None)
+    if REFERENCED in kinds and window:
+        c.notes.append(
+            f"of the tokens after the prompt, layers keep and see the last {window:,}; planned as if they kept and saw all"
+        )
+    return attention(qkv_bias="attention_bias", out_bias="attention_bias")(c, request, layers)
+
+
+def unlimited(c: Config, request: Request, **traits: Any) -> Anatomy:
+    """Unlimited-OCR: the text model's keys may stand under `language_config`, and the window among the wrapper's own."""
+    given = c.values.get("language_config")
+    if c.values.get("text_config") is not None or not isinstance(given, Mapping):
+        return multimodal(c, request, **traits)
+    window = {"sliding_window": c.values["sliding_window"]} if "sliding_window" in c.values else {}
+    c.ignore("language_config", "sliding_window")
+    return multimodal(replace(c, values={**c.values, "text_config": {**given, **window}}), request, **traits)
+
+
 def no_kinds(c: Config, layers: int) -> list[bool]:  # noqa: ARG001
     """The class needs the list.
 
@@ -270,7 +298,9 @@ def no_kinds(c: Config, layers: int) -> list[bool]:  # noqa: ARG001
         PlanError: always.
     """
     raise PlanError(
-        "missing, and its class has no default for it", where=c.where("mlp_layer_types"), fix="list dense or sparse for each layer"
+        "missing, and its class has no default for it",
+        where=c.where("mlp_layer_types"),
+        fix="list dense or sparse for each layer",
     )
 
 
@@ -310,15 +340,14 @@ def docling_router(c: Config, _inner: Config, tower: Tower, _width: int) -> Sequ
     )  # fmt: skip
 
 
-def reads_images(c: Config, _width: int) -> Sequence[Stack]:
-    """Chameleon: an autoencoder's way in makes tokens of images."""
-    own = part(c, "vq_config")
-    vanilla, size = own.text("attn_type", "vanilla") == "vanilla", own.count("resolution")
-    sides = [] if own.raw("attn_resolutions", None) is None else whole_numbers(own, "attn_resolutions")
+def image_codes(c: Config) -> Tower:
+    """Chameleon's: an autoencoder's way in makes tokens of images."""
+    vanilla, size = c.text("attn_type", "vanilla") == "vanilla", c.count("resolution")
+    sides = [] if c.raw("attn_resolutions", None) is None else whole_numbers(c, "attn_resolutions")
     lists, leaves = vqgan(
-        own, "vqmodel", decoder=False, attends=lambda i, _n: vanilla and size // 2**i in sides, mid=vanilla
+        c, "vqmodel", decoder=False, attends=lambda i, _n: vanilla and size // 2**i in sides, mid=vanilla
     )
-    return (Stack("vision", (), lists, (Weights(leaves),), "model."),)
+    return Tower((), (), (Weights(leaves),), c.count("embed_dim"), more=lists)
 
 
 def swin(c: Config) -> Any:
@@ -338,11 +367,16 @@ def hunyuan_merger(_c: Config, inner: Config, tower: Tower, width: int) -> Seque
     return (
         Weights(
             (
-                linear(f"{at}.proj_conv", d * inner.count("spatial_merge_size") ** 2, 2 * d, "other", work="conv", **UP),  # type: ignore[arg-type]
-                linear(f"{at}.proj_out", 2 * d, 4 * d, "other", work="conv", **UP),  # type: ignore[arg-type]
-                linear(f"{at}.mlp", 4 * d, width, "other", **UP),  # type: ignore[arg-type]
+                linear(
+                    f"{at}.proj_conv", d * inner.count("spatial_merge_size") ** 2, 2 * d, "other", work="conv", **UP
+                ),
+                linear(f"{at}.proj_out", 2 * d, 4 * d, "other", work="conv", **UP),
+                linear(f"{at}.mlp", 4 * d, width, "other", **UP),
                 vector(f"{at}.image_newline", 4 * d, "other"),
-                *(vector(f"{at}.{name}", width, "other") for name in ("image_begin", "image_end", "image_sep", "after_rms")),
+                *(
+                    vector(f"{at}.{name}", width, "other")
+                    for name in ("image_begin", "image_end", "image_sep", "after_rms")
+                ),
                 vector(f"{at}.before_rms", d, "other"),
             )
         ),
@@ -358,13 +392,17 @@ def window_qformers(c: Config, _inner: Config, tower: Tower, width: int) -> Sequ
     pairs, rate, d = c.raw("deepstack_layer_map"), c.text("downsample_rate"), tower.width
     sides = rate.split("/")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) for side in sides):
-        raise PlanError(f"found {rate!r}, allowed are ratios like 4/8", where=c.where("downsample_rate"), fix="correct the file")
+        raise PlanError(
+            f"found {rate!r}, allowed are ratios like 4/8", where=c.where("downsample_rate"), fix="correct the file"
+        )
     if not isinstance(pairs, list | tuple):
         raise PlanError("a list of pairs is needed", where=c.where("deepstack_layer_map"), fix="correct the file")
     own = part(c, "qformer_config")
     own.ignore("hidden_size", "encoder_hidden_size")
     queries, window = (int(side) ** 2 for side in sides)
-    names = [f"layerwise_projectors.{i}" for i in range(len(pairs))] + [f"spatial_projectors.{i}" for i in range(SPATIAL)]
+    names = [f"layerwise_projectors.{i}" for i in range(len(pairs))] + [
+        f"spatial_projectors.{i}" for i in range(SPATIAL)
+    ]
     made: list[Block] = [Weights((vector("image_newline", width, "other"),))]
     for at in names:
         made += qformer_layers(own, f"{at}.qformer", d, d)
@@ -380,7 +418,10 @@ def window_qformers(c: Config, _inner: Config, tower: Tower, width: int) -> Sequ
 def evolla(c: Config, request: Request) -> Anatomy:
     """Return a decoder some of whose layers look at a protein, its encoder, and learned queries that compress what it gives."""
     anatomy = decoder(
-        c, request, mixers=attention(qkv_bias="attention_bias", out_bias="attention_bias"), feeds=feed_forward(bias="mlp_bias")
+        c,
+        request,
+        mixers=attention(qkv_bias="attention_bias", out_bias="attention_bias"),
+        feeds=feed_forward(bias="mlp_bias"),
     )
     (stack,) = anatomy.stacks
     layers = [run.layer for run in stack.runs for _ in range(run.count)]
@@ -426,10 +467,14 @@ def _protein(c: Config) -> Stack:
     own.ignore("max_position_embeddings", "rope_theta")
     tables = [Leaf(f"{at}.embeddings.word_embeddings", own.count("vocab_size"), d, "embedding")]
     if kind == "absolute":
-        tables.append(Leaf(f"{at}.embeddings.position_embeddings", own.count("max_position_embeddings"), d, "embedding"))
+        tables.append(
+            Leaf(f"{at}.embeddings.position_embeddings", own.count("max_position_embeddings"), d, "embedding")
+        )
     if own.flag("emb_layer_norm_before"):
         tables.append(_affine(f"{at}.embeddings.layer_norm", d))
-    tables.append(vector(f"{at}.rotary_embeddings.inv_freq", d // heads // 2, "other", buffer=True, own_dtype="float32"))
+    tables.append(
+        vector(f"{at}.rotary_embeddings.inv_freq", d // heads // 2, "other", buffer=True, own_dtype="float32")
+    )
     norm = Norm(d, "layer", True, own.number("layer_norm_eps", 1e-5))
     block = Attention(d, heads, heads, d // heads, Mask(causal=False), True, True, True, True)
     layer = Layer((Sublayer(block, before=norm), Sublayer(FeedForward(d, f, False, True, True, "gelu"), before=norm)))
@@ -468,7 +513,10 @@ def pi0(c: Config, request: Request) -> Anatomy:
     sees = _member(c, "vlm_config", "paligemma", {"vision_config": PI0_VISION} if missing else {})
     bare = request._replace(head=False, architecture="")
     anatomy = multimodal(
-        sees, bare, senses=(Sense("vision", "vision_config", "vlm.vision_tower", _pi0_projector),), at="model.vlm.language_model."
+        sees,
+        bare,
+        senses=(Sense("vision", "vision_config", "vlm.vision_tower", _pi0_projector),),
+        at="model.vlm.language_model.",
     )
     sees.ignore("hidden_size", "vocab_size", "projection_dim")
     text = sees.below[0]
@@ -510,7 +558,9 @@ def _member(c: Config, key: str, kind: str, instead: Mapping[str, Any]) -> Confi
     given = c.values.get(key)
     named = given.get("model_type", kind) if isinstance(given, Mapping) else kind
     if named != kind:
-        raise PlanError(f"found {named!r}, which isn't modelled there", where=f"{c.where(key)}.model_type", fix=f"say {kind}")
+        raise PlanError(
+            f"found {named!r}, which isn't modelled there", where=f"{c.where(key)}.model_type", fix=f"say {kind}"
+        )
     known, spec = defaults(kind), defaults(c.family)["parts"][key]
     taken = {**known["defaults"], **(spec["values"] if given is None else {})}
     return c.nested(key, kind, {**known["names"], **_families()[kind].names}, taken, instead)
@@ -524,7 +574,9 @@ def _kept(layer: Layer) -> Layer:
 def diffusion_text(c: Config, request: Request) -> Anatomy:
     """Return Gemma 4's decoder, with experts in each layer, and keys as values where a layer sees all."""
     own = replace(c, values={**c.values, "enable_moe_block": True, "attention_k_eq_v": True})
-    c.notes.append("planned as the pass over the prompt and its cache; the steps that refine a block of tokens aren't counted")
+    c.notes.append(
+        "planned as the pass over the prompt and its cache; the steps that refine a block of tokens aren't counted"
+    )
     return gemma4(own, request)
 
 
@@ -570,11 +622,15 @@ def chosen_blocks(c: Config, request: Request, layers: int) -> list[Block | None
     size, budget = c.count("indexer_compress_ratio"), c.count("indexer_budget")
     if c.count("indexer_kv_heads", 1) != 1 or budget % size:
         raise PlanError(
-            f"found {budget}, one key head and whole blocks of {size} are needed", where=c.where("indexer_budget"), fix="correct the file"
+            f"found {budget}, one key head and whole blocks of {size} are needed",
+            where=c.where("indexer_budget"),
+            fix="correct the file",
         )
     chooser = BlockIndexer(c.count("hidden_size"), c.count("indexer_n_heads"), c.count("indexer_head_dim"), size)
     mask = WholeBlocks(chosen=budget + size, grain=size)
-    gated = attention(qk_norm="head", gate="element", extra=_gate_bias, qkv_bias="attention_bias", out_bias="attention_bias")
+    gated = attention(
+        qk_norm="head", gate="element", extra=_gate_bias, qkv_bias="attention_bias", out_bias="attention_bias"
+    )
     made = gated(c, request, layers)
     return [replace(block, chooser=chooser, mask=mask) for block in made if isinstance(block, Attention)]
 
@@ -630,6 +686,8 @@ def _ngrams(c: Config, kinds: list[str]) -> dict[int, tuple[Block, ...]]:
             where=c.where("ple_layer_ids"), fix="correct the file",
         )  # fmt: skip
     return {
-        number - 1: (Ngrams(d, c.count("hc_count"), width, orders, heads, table_rows(base, i * tables, tables, multiple), taps),)
+        number - 1: (
+            Ngrams(d, c.count("hc_count"), width, orders, heads, table_rows(base, i * tables, tables, multiple), taps),
+        )
         for i, number in enumerate(listed)
     }
