@@ -51,7 +51,7 @@ TILES = "the number of tiles that an image is cut into"
 
 TOWERS: dict[str, Family] = {
     "sam_vision_model": row(got_tower, "SamVisionModel"),
-    "janus_vision_model": row(janus_tower, "JanusVisionModel", ignores=("num_image_tokens",)),
+    "janus_vision_model": row(janus_tower, "JanusVisionModel", ignores=("num_image_tokens", "intermediate_size")),
     "janus_vqgan": row(qformer, "JanusVQVAE"),
     "unlimited_ocr_sam_vision_model": row(qformer, "UnlimitedOcrSamVisionEncoder"),
     "unlimited_ocr_vision_encoder": row(qformer, "UnlimitedOcrVisionEncoder"),
@@ -124,6 +124,10 @@ MM_MORE: dict[str, Family] = {
     "hunyuan_vl_text": row(
         decoder, "HunYuanVLTextModel", {"head_dim": "attention_head_dim", "vocab_size": "org_vocab_size"},
         mixers=attention(qk_norm="head", **WITH_BIAS),
+        ignores=(
+            "use_qk_norm", "num_experts", "num_experts_per_tok", "num_shared_expert", "moe_intermediate_size", "mlp_bias", "q_lora_rank",
+            "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+        ),
     ),
     "granite4_vision": row(
         multimodal, "Granite4VisionForConditionalGeneration",
@@ -133,14 +137,17 @@ MM_MORE: dict[str, Family] = {
             "spatial_target_layers",
         ),
     ),
-    "granite4_vision_text": row(decoder, "Granite4VisionTextModel", mixers=PLAIN, feeds=SWIGLU),
+    "granite4_vision_text": row(
+        decoder, "Granite4VisionTextModel", mixers=PLAIN, feeds=SWIGLU,
+        ignores=("layer_types", "position_embedding_type", "num_experts", "num_experts_per_tok", "shared_intermediate_size"),
+    ),
     "cohere_compass": row(
         multimodal, "CohereCompassForConditionalGeneration", senses=(Sense("vision", "vision_config", "visual", nothing),),
     ),
     "cohere_compass_text": row(
         decoder, "CohereCompassForCausalLM", {"layer_norm_epsilon": "layer_norm_eps"}, norm="layer", wiring="parallel",
         mixers=attention(positions="interleaved", windows=listed_windows(lambda _c, n: ["full_attention"] * n), **WITH_BIAS),
-        ignores=("head_dim", "pooling", "sliding_window"),
+        ignores=("head_dim", "pooling", "sliding_window", "sliding_window_pattern"),
     ),
     "diffusion_gemma": row(
         multimodal, "DiffusionGemmaForBlockDiffusion", extra=conditions, at="model.decoder.", ignores=("canvas_length",),

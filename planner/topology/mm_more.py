@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.blocks import Attention, Block, FeedForward, Leaf, Norm, Weights, linear, vector
+from planner.blocks import Attention, Block, FeedForward, Leaf, Norm, Table, Weights, linear, vector
 from planner.errors import PlanError
 from planner.fields import Config
 from planner.masks import Mask
@@ -246,7 +246,8 @@ def ocr2_tower(c: Config) -> Tower:
     own = part(c, "encoder_config")
     d, layers = own.count("hidden_size"), own.count("num_hidden_layers")
     heads = own.heads("num_attention_heads", d)
-    block = Attention(d, heads, grouped(own, heads), d // heads, Mask(causal=False), True, True, True)
+    head = own.count("head_dim", d // heads)
+    block = Attention(d, heads, grouped(own, heads), head, Mask(causal=False), True, True, True)
     norm, f = Norm(d, epsilon=own.number("rms_norm_eps", 1e-6)), own.count("intermediate_size")
     layer = Layer((Sublayer(block, before=norm), Sublayer(FeedForward(d, f), before=norm)))
     own.ignore("vocab_size", "max_position_embeddings", "layer_types", "sliding_window", "use_sliding_window", "max_window_layers",
@@ -464,7 +465,7 @@ def _protein(c: Config) -> Stack:
     d, f, heads = own.count("hidden_size"), own.count("intermediate_size"), own.count("num_attention_heads")
     at, squeezed = "protein_encoder.model", "protein_encoder.sequence_compressor_resampler"
     kind = own.text("position_embedding_type", allowed=("rotary", "absolute"))
-    own.ignore("max_position_embeddings", "rope_theta")
+    own.ignore("max_position_embeddings", "rope_theta", "type_vocab_size")
     tables = [Leaf(f"{at}.embeddings.word_embeddings", own.count("vocab_size"), d, "embedding")]
     if kind == "absolute":
         tables.append(
@@ -527,7 +528,7 @@ def pi0(c: Config, request: Request) -> Anatomy:
         reader.ignore("use_bidirectional_attention", "is_causal", *row.ignores)
     body = tuple(Run(run.count, _kept(run.layer), list="model.dit.layers") for run in acts.runs)
     d = own.count("hidden_size")
-    outside = tuple(replace(leaf, name=f"dit.{leaf.name}", tie=None, work=None) for leaf in acts.outside)
+    outside = tuple(replace(leaf, name=f"model.dit.{leaf.name}", tie=None, work=None) for leaf in acts.outside)
     ends = (
         _stored("embed_action_time.action_in_proj", c.count("max_action_dim"), d, kind="other"),
         _stored("embed_action_time.state_proj", c.count("max_state_dim"), d, kind="other"),
@@ -537,8 +538,17 @@ def pi0(c: Config, request: Request) -> Anatomy:
     )  # fmt: skip
     c.notes.append("planned as the pass over images and text; what makes actions is counted as stored, not as run")
     first, *others = anatomy.stacks
-    first = replace(first, runs=(*first.runs, *body), back=(*first.back, Weights((*outside, *ends))))
+    front, back = (_renamed(blocks, "model.vlm.language_model") for blocks in (first.front, first.back))
+    first = replace(
+        first, front=front, runs=(*first.runs, *body), back=(*back, Weights((*outside, *ends))), scope="",
+        list=f"model.vlm.language_model.{first.list}",
+    )  # fmt: skip
     return anatomy._replace(stacks=(first, *others))
+
+
+def _renamed(blocks: Sequence[Block], at: str) -> tuple[Block, ...]:
+    """Return tables and norms with a path in front of their names."""
+    return tuple(replace(block, name=f"{at}.{block.name}") for block in blocks if isinstance(block, Table | Norm))
 
 
 def _pi0_projector(c: Config, inner: Config, tower: Tower, width: int) -> Sequence[Block]:
