@@ -319,6 +319,31 @@ VOCABULARY: dict[str, Key] = {
     **_keys("any", "num_heads", structural=False),
     **_keys("flag", "use_absolute_embeddings"),
     **_keys("text", "alpha_type", structural=False),
+    **_keys("list", "channel_multiplier downsample_channels", structural=False),
+    **_keys(
+        "count",
+        "projection_dim depth num_image_tokens num_embeddings latent_channels in_channels base_channels num_res_blocks "
+        "out_channels image_token_embed_dim density_router_hidden_size num_pos_feats",
+        structural=False,
+    ),
+    **_keys("flag", "double_latent use_fine_route", structural=False),
+    **_keys("flag", "use_qformer_text_input swin_norm aligner_enable_bias"),
+    **_keys("list", "attn_resolutions", structural=False),
+    **_keys("any", "deepstack_layer_map"),
+    **_keys("list", "ple_layer_ids"),
+    **_keys("count", "indexer_n_heads indexer_kv_heads indexer_head_dim indexer_budget indexer_compress_ratio"),
+    **_keys(
+        "count",
+        "hc_count hc_lowrank ple_embed_dim ple_conv_kernel_size ngram_size heads_per_ngram ngram_vocab_size_base "
+        "make_ngram_vocab_size_divisible_by",
+        structural=False,
+    ),
+    **_keys(
+        "count",
+        "resolution max_image_size text_hidden_size max_action_dim max_state_dim aligner_ffn_mult aligner_num_add_layers "
+        "resampler_depth resampler_dim_head resampler_heads resampler_num_latents resampler_ff_mult",
+        structural=False,
+    ),
     **_keys("count", "num_labels", structural=False),
     **_keys("table", "id2label", structural=False),
     "spatial_pool_mode": Key("text", inert=("average", "max")),

@@ -27,6 +27,7 @@ MODULES = (
     "special_encoders",
     "encoder_decoders",
     "mm_blip",
+    "mm_more",
 )
 
 

@@ -8,6 +8,7 @@ from planner.families.mm_blip import BLIP_TOWERS
 from planner.families.mm_glm import TOWERS as GLM_TOWERS
 from planner.families.mm_large import LARGE_TOWERS
 from planner.families.mm_llava import LLAVA_TOWERS
+from planner.families.mm_more import TOWERS as MORE_TOWERS
 from planner.families.row import Family, row
 from planner.topology.attention import attention, every_window, late_windows
 from planner.topology.blt import blt
@@ -242,6 +243,7 @@ TOWERS: dict[str, Family] = {
     ),
     **LLAVA_TOWERS,
     **LARGE_TOWERS,
+    **MORE_TOWERS,
 }  # fmt: skip
 
 MULTIMODAL: dict[str, Family] = {

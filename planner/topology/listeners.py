@@ -13,7 +13,7 @@ from planner.blocks import Block, Leaf, Weights, linear, vector
 from planner.errors import PlanError
 from planner.fields import Config
 from planner.model import Layer, Run, Stack, Sublayer
-from planner.topology.towers import Tower, merger, table, two, waves, whole_numbers
+from planner.topology.towers import Tower, merger, multiple, table, two, waves, whole_numbers
 
 
 def _affine(name: str, size: int, *, part: Any = "norm") -> Leaf:
@@ -142,10 +142,20 @@ def granite_projector(c: Config, _inner: Config, _tower: Tower, width: int) -> S
     from planner.topology.multimodal import part  # noqa: PLC0415
 
     own = part(c, "projector_config")
-    d, f, seen = own.count("hidden_size"), own.count("intermediate_size"), own.count("encoder_hidden_size")
-    step, queries = own.count("cross_attention_frequency"), c.count("window_size") // c.count("downsample_rate")
-    own.ignore("num_attention_heads", "max_position_embeddings", "vocab_size")
+    d, seen = own.count("hidden_size"), own.count("encoder_hidden_size")
+    queries = c.count("window_size") // c.count("downsample_rate")
     at = "projector.qformer"
+    ends = (
+        Leaf("projector.query", queries, d, "other"), _affine(f"{at}.layernorm", d, part="other"),
+        linear("projector.linear", d, width, "other", bias=True, feeds="merged"),
+    )  # fmt: skip
+    return (*qformer_layers(own, at, d, seen), Weights(ends))
+
+
+def qformer_layers(own: Config, at: str, d: int, seen: int) -> list[Weights]:
+    """Return a Q-Former's layers, of rows of width `d` that look at rows of width `seen`."""
+    f, step = own.count("intermediate_size"), own.count("cross_attention_frequency")
+    own.ignore("num_attention_heads", "max_position_embeddings", "vocab_size")
 
     def attend(name: str, from_: int) -> list[Leaf]:
         return [
@@ -156,23 +166,25 @@ def granite_projector(c: Config, _inner: Config, _tower: Tower, width: int) -> S
             _affine(f"{at}.{name}.output.LayerNorm", d, part="other"),
         ]
 
-    layers = [
+    kinds = ("_query", "") if own.flag("use_qformer_text_input", False) else ("_query",)
+    return [
         Weights(
             (
                 *attend("attention", d),
                 *(attend("crossattention", seen) if i % step == 0 else []),
-                linear(f"{at}.intermediate_query.dense", d, f, "other", bias=True, feeds="merged"),
-                linear(f"{at}.output_query.dense", f, d, "other", bias=True, feeds="merged"),
-                _affine(f"{at}.output_query.LayerNorm", d, part="other"),
+                *(
+                    leaf
+                    for kind in kinds
+                    for leaf in (
+                        linear(f"{at}.intermediate{kind}.dense", d, f, "other", bias=True, feeds="merged"),
+                        linear(f"{at}.output{kind}.dense", f, d, "other", bias=True, feeds="merged"),
+                        _affine(f"{at}.output{kind}.LayerNorm", d, part="other"),
+                    )
+                ),
             )
         )
         for i in range(own.count("num_hidden_layers"))
     ]
-    ends = (
-        Leaf("projector.query", queries, d, "other"), _affine(f"{at}.layernorm", d, part="other"),
-        linear("projector.linear", d, width, "other", bias=True, feeds="merged"),
-    )  # fmt: skip
-    return (*layers, Weights(ends))
 
 
 def phi4_audio(c: Config) -> Tower:
@@ -233,7 +245,8 @@ def phi4_sees(_c: Config, _inner: Config, tower: Tower, width: int) -> Sequence[
 
 def got_tower(c: Config) -> Tower:
     """GOT's tower (SAM's, arXiv:2304.02643): windows in most layers, tables of relative positions, a neck of convolutions."""
-    d, f, layers = c.count("hidden_size"), c.count("mlp_dim"), c.count("num_hidden_layers")
+    d, f, layers = c.count("hidden_size"), c.count("mlp_dim", None), c.count("num_hidden_layers")
+    f = f or multiple(c, "hidden_size", "mlp_ratio")
     heads, out, bias = c.heads("num_attention_heads", d), c.count("output_channels"), c.flag("qkv_bias", True)
     side = two(c, "image_size")[0] // two(c, "patch_size")[0]
     window, everywhere = c.count("window_size"), set(whole_numbers(c, "global_attn_indexes"))

@@ -122,11 +122,19 @@ def multimodal(
     for more in extra(c, width) if extra else ():
         if more.name == "decoder":
             stacks[0] = replace(stacks[0], back=(*stacks[0].back, *more.front))
+        elif like := [i for i, each in enumerate(stacks) if each.name == more.name]:
+            stacks[like[0]] = _longer(stacks[like[0]], more)
         else:
             stacks.append(more)
     if inner.read is not c.read:
         c.ignore(*(key for key in c.values if key in inner.read))
     return anatomy._replace(stacks=tuple(stacks), inputs=tuple(inputs))
+
+
+def _longer(stack: Stack, more: Stack) -> Stack:
+    """Return a stack with what another stores, whose lists have names of their own."""
+    front, back = (*stack.front, *more.front), (*stack.back, *more.back)
+    return replace(stack, front=front, runs=(*stack.runs, *more.runs), back=back)
 
 
 def part(c: Config, key: str) -> Config:

@@ -27,7 +27,7 @@ class Tower(NamedTuple):
         width: of a row that leaves it.
         rows: that enter its layers for one image, or one window of sound; None: the config doesn't say.
         leaving: rows that leave it; None: as many, or unknown. list: what its layers are called in checkpoints.
-        own: rows of `rows` that are the tower's own (class token).
+        own: rows of `rows` that are the tower's own (class token). more: further lists of layers, with names of their own.
     """
 
     front: tuple[Block, ...]
@@ -38,6 +38,7 @@ class Tower(NamedTuple):
     leaving: int | None = None
     list: str = "layers"
     own: int = 0
+    more: tuple[Run, ...] = ()
 
 
 def stack(
@@ -47,6 +48,7 @@ def stack(
     front = tuple(_below(block, at) for block in tower.front)
     back = (*(_below(block, at) for block in tower.back), *projector)
     return Stack(name, front, (*runs(list(tower.layers)), *more), back, "model.", f"{at}.{tower.list}")
+    return Stack(name, front, (*runs(list(tower.layers)), *tower.more), back, "model.", f"{at}.{tower.list}")
 
 
 def _below(block: Block, at: str) -> Block:

@@ -13,6 +13,7 @@ FLOPS = {
     "blt": "where patches end depends on the data; the planner counts each byte as a patch of its own, an upper bound",
     "cohere_asr": "the reference projects the encoder's output again in every decode step",
     "speech-encoder-decoder": SAMPLES,
+    "diffusion_gemma": "the reference also refines a block of random tokens in each forward",
     "dory": "the reference's step reads a cache of that step's token alone",
     "led": "the reference multiplies overlapping chunks of keys",
     "longcat_flash": "how many choices fall on experts without weights depends on the data; the planner counts the expected share",
