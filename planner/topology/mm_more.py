@@ -681,6 +681,10 @@ def _site(c: Config, at: str, *, injects: bool = True) -> tuple[Leaf, ...]:
     return (*leaves, linear(f"{at}.block_inject_weight", wide, streams, "other")) if injects else leaves
 
 
+MOST_TABLES, LARGEST_TABLE = 4096, 2**32
+"""Prime sizes are looked for one by one: so many at most, from so large a number on."""
+
+
 def _ngrams(c: Config, kinds: list[str]) -> dict[int, tuple[Block, ...]]:
     """Return the n-grams of the layers that `ple_layer_ids` lists, counted from 1."""
     listed = sorted(set(c.counts("ple_layer_ids", low=1) or []))
@@ -690,6 +694,11 @@ def _ngrams(c: Config, kinds: list[str]) -> dict[int, tuple[Block, ...]]:
     tables = (orders - 1) * heads
     if not listed:
         return {}
+    if tables * len(listed) > MOST_TABLES or base > LARGEST_TABLE:
+        raise PlanError(
+            f"found {tables * len(listed):,} tables from {base:,} rows on; {MOST_TABLES:,} and {LARGEST_TABLE:,} are the most",
+            where=c.where("ngram_vocab_size_base"), fix="correct the file",
+        )  # fmt: skip
     if any(i > len(kinds) or kinds[i - 1] != "linear_attention" for i in listed) or not tables or width % tables:
         raise PlanError(
             f"found {listed}: layers with linear attention are needed, and a width that {tables} tables share",
