@@ -47,8 +47,7 @@ def stack(
     """Return a tower as a stack; `at` is its path in checkpoints ("vision_tower"), `more` runs after its layers."""
     front = tuple(_below(block, at) for block in tower.front)
     back = (*(_below(block, at) for block in tower.back), *projector)
-    return Stack(name, front, (*runs(list(tower.layers)), *more), back, "model.", f"{at}.{tower.list}")
-    return Stack(name, front, (*runs(list(tower.layers)), *tower.more), back, "model.", f"{at}.{tower.list}")
+    return Stack(name, front, (*runs(list(tower.layers)), *tower.more, *more), back, "model.", f"{at}.{tower.list}")
 
 
 def _below(block: Block, at: str) -> Block:
