@@ -129,7 +129,7 @@ VOCABULARY: dict[str, Key] = {
         "count",
         "text_hidden_size n_mel_bins mel_vocab_size posemb_grid_size projection_hidden_dim max_image_size max_img_size "
         "num_cls_tokens num_registers video_temporal_patch_size vision_hidden_size merge_size "
-        "base_channels num_res_blocks resolution latent_channels in_channels num_lstm_layers sampling_rate",
+        "base_channels resolution latent_channels in_channels sampling_rate",
         structural=False,
     ),
     **_keys("text", "qk_norm_type", structural=False),
@@ -137,7 +137,7 @@ VOCABULARY: dict[str, Key] = {
     **_keys("flag", "enable_audio_output", structural=False),
     **_keys(
         "count",
-        "mel_dim emb_dim num_embeds enc_dim enc_emb_dim enc_res2net_scale enc_se_channels enc_attention_channels num_code_groups "
+        "mel_dim emb_dim num_embeds enc_dim enc_emb_dim enc_res2net_scale enc_se_channels enc_attention_channels "
         "thinker_hidden_size decoder_dim upsample_initial_channel",
         structural=False,
     ),
@@ -309,7 +309,7 @@ VOCABULARY: dict[str, Key] = {
     **_keys("text", "patching_mode", structural=False),
     **_keys(
         "count",
-        "num_query_tokens resampler_depth resampler_n_latents resampler_n_heads resampler_head_dim additional_vocab_size "
+        "num_query_tokens resampler_n_latents resampler_n_heads resampler_head_dim additional_vocab_size "
         "cross_layer_interval latent_query_num patch_embed_hidden_size max_num_patches",
     ),
     **_keys("flag", "use_qformer_text_input qk_layer_norms qk_layer_norms_perceiver use_resampler"),
@@ -322,7 +322,7 @@ VOCABULARY: dict[str, Key] = {
     **_keys("list", "channel_multiplier downsample_channels", structural=False),
     **_keys(
         "count",
-        "projection_dim depth num_image_tokens num_embeddings latent_channels in_channels base_channels num_res_blocks "
+        "projection_dim depth num_image_tokens num_embeddings latent_channels in_channels base_channels "
         "out_channels image_token_embed_dim density_router_hidden_size num_pos_feats",
         structural=False,
     ),
@@ -340,16 +340,22 @@ VOCABULARY: dict[str, Key] = {
     ),
     **_keys(
         "count",
-        "resolution max_image_size text_hidden_size max_action_dim max_state_dim aligner_ffn_mult aligner_num_add_layers "
-        "resampler_depth resampler_dim_head resampler_heads resampler_num_latents resampler_ff_mult",
+        "resolution max_image_size text_hidden_size max_action_dim max_state_dim aligner_ffn_mult "
+        "resampler_dim_head resampler_heads resampler_num_latents resampler_ff_mult",
         structural=False,
     ),
     **_keys("count", "num_labels", structural=False),
     **_keys("table", "id2label", structural=False),
     "spatial_pool_mode": Key("text", inert=("average", "max")),
     **_keys("count", "spatial_pool_stride spatial_pool_out_channels", structural=False),
-    **_keys("count", "hidden_stride num_visual_indicator_tokens merger_times"),
+    **_keys("count", "hidden_stride num_visual_indicator_tokens"),
     **_keys("any", "window_kernel_size"),
+    **_keys("layers", "merger_times"),
+    **_keys(
+        "layers",
+        "num_res_blocks num_lstm_layers aligner_num_add_layers resampler_depth num_code_groups",
+        structural=False,
+    ),
 }
 
 SYNONYMS = {

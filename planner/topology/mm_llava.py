@@ -77,7 +77,10 @@ def _doubled(stack: Stack, image: str, video: str) -> Stack:
 
     def aside(leaves: Sequence[tuple[str, Leaf]]) -> Weights:
         return Weights(
-            tuple(replace(leaf, name=name.replace(f"{image}.", f"{video}."), feeds="seeing", further=0) for name, leaf in leaves)
+            tuple(
+                replace(leaf, name=name.replace(f"{image}.", f"{video}."), feeds="seeing", further=0)
+                for name, leaf in leaves
+            )
         )
 
     more = tuple(
