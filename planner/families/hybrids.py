@@ -223,7 +223,7 @@ HYBRIDS: dict[str, Family] = {
         "JambaForCausalLM",
         ignores=("num_experts_per_tok",),
         mixers=alternating(at_offset, mamba(inner_norms=True, name="mamba"), attention(positions="none")),
-        feeds=mixture(hidden="intermediate_size", sparse=jamba_experts, router="router"),
+        feeds=mixture(hidden="intermediate_size", sparse=jamba_experts, router="router", scoring="softmax"),
     ),
     "bamba": row(
         decoder,
