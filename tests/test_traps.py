@@ -943,3 +943,18 @@ def test_every_report_is_met_or_waits() -> None:
     assert len(met) == len(set(met))
     assert not set(met) & set(WAITING)
     assert set(met) | set(WAITING) == set(given)
+
+
+def test_windows_with_heads_and_widths_of_their_own() -> None:
+    """MiMo-V2: layers with windows may say their own; transformers ignores that, the published code and serving engines don't."""
+    config = {
+        "model_type": "mimo_v2_flash", "hidden_size": 256, "num_hidden_layers": 2, "hybrid_layer_pattern": [0, 1], "vocab_size": 512,
+        "intermediate_size": 512, "moe_layer_freq": [0, 0], "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+        "v_head_dim": 32, "swa_num_attention_heads": 8, "swa_num_key_value_heads": 4, "swa_head_dim": 48, "swa_v_head_dim": 16,
+        "sliding_window_size": 127, "torch_dtype": "bfloat16", "max_position_embeddings": 4096,
+    }  # fmt: skip
+    full, own, others = 10 * 2 * (64 + 32) * 2, 10 * 4 * (48 + 16) * 2, 10 * 4 * (64 + 32) * 2
+    layers = {
+        e: planner.plan(config, engine=e, prompt=10, generate=0).cache["layers"] for e in ("ideal", "transformers")
+    }
+    assert layers == {"ideal": [full, own], "transformers": [full, others]}

@@ -19,6 +19,7 @@ QUIRKS = {
     "stores_identity_experts": "transformers stores two matrices of experts that the model doesn't have (identity experts)",
     "doubles_shared_values": "transformers stores the key of layers without a compressed past once more as value",
     "pads_convolutions": "transformers computes positions at the edges of short convolutions that it throws away",
+    "ignores_window_widths": "transformers gives layers with windows the heads and widths of the others, whatever their own keys say",
     "pads_heads": "transformers pads queries, keys and values to the multiple that the config names",
     "keeps_pooled_keys": "transformers keeps every token's key and gate of an indexer that scores means of several",
     "ignores_flat_text": "transformers ignores the text model's keys outside of text_config",

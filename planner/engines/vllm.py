@@ -521,6 +521,8 @@ def _specs(block: Block, model: Model, flags: Started, rules: Rules) -> Iterator
             yield _rows(block, model, flags, rules)
         case ExpertAttention():
             yield _keys(model, flags, block.kv_heads, block.head, block.head)
+        case mixers.ConvolvedAttention():  # what its convolutions need isn't cached
+            yield _rows(block.attention, model, flags, rules)
         case LatentAttention():
             yield from _latents(block, model, flags, rules)
         case (

@@ -154,6 +154,9 @@ def mixture(
         none: list[Block | None] = [None] * layers
         others = (dense or feed_forward())(c, request, layers) if dense or not all(held) else none
         if not any(held):
+            if c.raw("num_experts", None):
+                c.notes.append("no layer holds experts, so that keys of experts have no effect")
+            c.ignore("num_experts", "num_experts_per_tok", hidden, "n_shared_experts", "n_group", "topk_group")
             return others
         wide, experts = _each(c, hidden, layers, None), c.count("num_experts")
         wide = _each(c, "intermediate_size", layers) if None in wide else wide

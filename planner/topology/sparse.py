@@ -140,12 +140,17 @@ def either_width(c: Config, request: Request, layers: int) -> list[Block | None]
     made = attention(qkv_bias="attention_bias")(c, request, layers)
     groups = c.count("swa_num_key_value_heads", 2 * c.count("num_key_value_heads"))
     sinks = {SLIDING: c.flag("add_swa_attention_sink_bias", True), FULL: c.flag("add_full_attention_sink_bias", False)}
-    c.ignore("sliding_window", "swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim", "attention_chunk_size")
+    own = {"heads": "swa_num_attention_heads", "head": "swa_head_dim", "value": "swa_v_head_dim"}
+    c.ignore("sliding_window", "attention_chunk_size", *own.values())
     found: list[Block | None] = []
     for block, kind in zip(made, kinds, strict=True):
         assert isinstance(block, Attention)
         one = replace(block, value=c.count("v_head_dim", block.head), sinks=sinks[kind])
         near = replace(one, kv_heads=groups, mask=Mask(window=window))
+        widths = {trait: c.count(key, getattr(near, trait)) for trait, key in own.items()}
+        narrow = replace(near, **widths)
+        if narrow != near and not request.does("ignores_window_widths"):
+            near = narrow
         found.append(near if kind == SLIDING else one)
     return found
 
