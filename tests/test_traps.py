@@ -954,7 +954,5 @@ def test_windows_with_heads_and_widths_of_their_own() -> None:
         "sliding_window_size": 127, "torch_dtype": "bfloat16", "max_position_embeddings": 4096,
     }  # fmt: skip
     full, own, others = 10 * 2 * (64 + 32) * 2, 10 * 4 * (48 + 16) * 2, 10 * 4 * (64 + 32) * 2
-    layers = {
-        e: planner.plan(config, engine=e, prompt=10, generate=0).cache["layers"] for e in ("ideal", "transformers")
-    }
+    layers = {e: plan(config, engine=e, prompt=10, generate=0).cache["layers"] for e in ("ideal", "transformers")}
     assert layers == {"ideal": [full, own], "transformers": [full, others]}
