@@ -18,7 +18,7 @@ from planner.collectives import sent as sent_between
 from planner.engines import SERVING
 from planner.engines.capacity import Asked
 from planner.engines.flags_named import named, untold
-from planner.engines.serving import Reserve
+from planner.engines.serving import Part, Reserve
 from planner.errors import PlanError
 from planner.model import Model
 from planner.offload import NOTHING, Offload, divide
@@ -244,7 +244,7 @@ def memory(
         section["engine"] = set_aside(model, precision, parallel, least, section)
         if model.engine.longest_tokens is not None and section["engine"]["problem"]:
             section["fits"] = False
-        basis |= _engine_basis(least)
+        basis |= _engine_basis(least, section)
     return section, basis
 
 
@@ -321,11 +321,39 @@ def set_aside(
     }
 
 
-def _engine_basis(least: Reserve) -> dict[str, Any]:
-    parts = {"budget": least.budget, **least.parts, **least.beside, "available_cache": least.pool}
+def _added(parts: list[Part], formula: str, source: str) -> Part:
+    """Return the sum of parts, its least and its most."""
+    return Part(
+        sum(part.value for part in parts),
+        sum(part.low for part in parts),
+        sum(part.high for part in parts),
+        formula,
+        source,
+    )
+
+
+def _engine_basis(least: Reserve, section: dict[str, Any]) -> dict[str, Any]:
+    """Return how an engine's figures came about, and those of the device that follow from them."""
+    made = least.parts | least.beside
+    parts = {"engine.budget": least.budget, "engine.available_cache": least.pool}
+    parts |= {f"engine.{name}": part for name, part in made.items()}
+    cache, pool = section["cache"], least.pool
+    beside = [part for name in ("runtime", "graphs") if (part := made.get(name))]
+    runtime = _added(beside, "runtime + graphs", pool.source)
+    still = Part(cache, cache, cache, "", "")
+    every = [made["weights"], still, made["activations"], runtime]
+    parts |= {
+        "weights": made["weights"],
+        "activations": made["activations"],
+        "runtime": runtime,
+        "total": _added(every, "weights + cache + activations + runtime", pool.source),
+        "headroom": Part(
+            section["headroom"], pool.low - cache, pool.high - cache, "engine.available_cache - cache", pool.source
+        ),
+    }
     return {
-        f"memory.engine.{name}": _said(
-            "formula", part.formula, part.source, part.low, part.high, verify="plan check LOGFILE"
+        f"memory.{name}": _said(
+            "formula", part.formula, part.source, part.low, part.high, verify="plan check LOGFILE --hardware NAME"
         )
         for name, part in parts.items()
     }

@@ -117,7 +117,9 @@ def test_a_prefill_without_chunks_lies_between_fused_and_eager(tokens: int, peak
 
 @pytest.mark.parametrize(
     "options",
-    [dict(), dict(tp=2), dict(pp=2), dict(dp=2, batch=2), dict(tp=2, pp=2), dict(cp=2), dict(engine="transformers")],
+    [dict(), dict(tp=2), dict(pp=2), dict(dp=2, batch=2), dict(tp=2, pp=2), dict(cp=2), dict(engine="transformers")]
+    + [dict(engine=name, **split) for name in ("vllm", "sglang", "trtllm") for split in (dict(), dict(tp=2))]
+    + [dict(engine="llama.cpp")],
 )
 def test_every_figure_lies_in_its_range(options: dict[str, Any]) -> None:
     """Low <= value <= high, and every figure of the section has its basis."""
@@ -128,6 +130,17 @@ def test_every_figure_lies_in_its_range(options: dict[str, Any]) -> None:
         assert basis["low"] <= made.memory[key] <= basis["high"], key
         assert basis["source"]
     assert {"memory.max_batch", "memory.max_context", "memory.capacity"} <= made.basis.keys()
+
+
+def test_an_engines_total_has_the_engines_basis() -> None:
+    """Under an engine the sum's range is that of the engine's own parts, and the log is what verifies it."""
+    made = planner.plan("llama3.1-8b", hardware="h100", engine="vllm@0.19.0")
+    assert made.memory is not None
+    parts = [made.basis[f"memory.engine.{name}"] for name in ("weights", "activations", "runtime", "graphs")]
+    total = made.basis["memory.total"]
+    assert total["low"] == made.memory["cache"] + sum(part["low"] for part in parts)
+    assert total["high"] == made.memory["cache"] + sum(part["high"] for part in parts)
+    assert total["verify"] == "plan check LOGFILE --hardware NAME"
 
 
 def test_the_section_is_of_the_fullest_device() -> None:
