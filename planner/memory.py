@@ -244,7 +244,7 @@ def memory(
         section["engine"] = set_aside(model, precision, parallel, least, section)
         if model.engine.longest_tokens is not None and section["engine"]["problem"]:
             section["fits"] = False
-        basis |= _engine_basis(least, section)
+        basis |= _engine_basis(least, next(each for each in reserves if each.stage == fullest.stage), section)
     return section, basis
 
 
@@ -332,23 +332,20 @@ def _added(parts: list[Part], formula: str, source: str) -> Part:
     )
 
 
-def _engine_basis(least: Reserve, section: dict[str, Any]) -> dict[str, Any]:
-    """Return how an engine's figures came about, and those of the device that follow from them."""
-    made = least.parts | least.beside
+def _engine_basis(least: Reserve, fullest: Reserve, section: dict[str, Any]) -> dict[str, Any]:
+    """Return how an engine's figures came about, on the device that leaves least, and those of the fullest device."""
     parts = {"engine.budget": least.budget, "engine.available_cache": least.pool}
-    parts |= {f"engine.{name}": part for name, part in made.items()}
-    cache, pool = section["cache"], least.pool
-    beside = [part for name in ("runtime", "graphs") if (part := made.get(name))]
-    runtime = _added(beside, "runtime + graphs", pool.source)
-    still = Part(cache, cache, cache, "", "")
-    every = [made["weights"], still, made["activations"], runtime]
+    parts |= {f"engine.{name}": part for name, part in (least.parts | least.beside).items()}
+    made, cache, pool = fullest.parts | fullest.beside, section["cache"], fullest.pool
+    runtime = _added([made[name] for name in ("runtime", "graphs") if name in made], "runtime + graphs", pool.source)
+    every = [made["weights"], Part(cache, cache, cache, "", ""), made["activations"], runtime]
     parts |= {
         "weights": made["weights"],
         "activations": made["activations"],
         "runtime": runtime,
         "total": _added(every, "weights + cache + activations + runtime", pool.source),
         "headroom": Part(
-            section["headroom"], pool.low - cache, pool.high - cache, "engine.available_cache - cache", pool.source
+            section["headroom"], pool.low - cache, pool.high - cache, "the engine's cache - cache", pool.source
         ),
     }
     return {

@@ -118,8 +118,12 @@ def test_a_prefill_without_chunks_lies_between_fused_and_eager(tokens: int, peak
 @pytest.mark.parametrize(
     "options",
     [dict(), dict(tp=2), dict(pp=2), dict(dp=2, batch=2), dict(tp=2, pp=2), dict(cp=2), dict(engine="transformers")]
-    + [dict(engine=name, **split) for name in ("vllm", "sglang", "trtllm") for split in (dict(), dict(tp=2))]
-    + [dict(engine="llama.cpp")],
+    + [
+        dict(engine=name, **split)
+        for name in ("vllm", "sglang", "trtllm")
+        for split in (dict(), dict(tp=2), dict(pp=2))
+    ]
+    + [dict(engine="llama.cpp"), dict(engine="llama.cpp", pp=2)],
 )
 def test_every_figure_lies_in_its_range(options: dict[str, Any]) -> None:
     """Low <= value <= high, and every figure of the section has its basis."""
