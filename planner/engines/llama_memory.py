@@ -52,8 +52,8 @@ def reserve(
     """
     if parallel.stage_devices > 1 or parallel.dp > 1:
         raise PlanError(
-            f"found tp {parallel.tp}, ep {parallel.ep}, dp {parallel.dp}, but llama.cpp gives whole layers to devices",
-            where="--tp, --ep, --dp", fix=f"say --pp {parallel.devices}",
+            f"found tp {parallel.tp}, ep {parallel.ep}, dp {parallel.dp}, cp {parallel.cp}, but llama.cpp gives whole layers to devices",
+            where="--tp, --ep, --dp, --cp", fix=f"say --pp {parallel.devices}",
         )  # fmt: skip
     flags, notes = started(model, work)
     dtype = precision.cache
