@@ -18,7 +18,7 @@ from planner.collectives import sent as sent_between
 from planner.engines import SERVING
 from planner.engines.capacity import Asked
 from planner.engines.flags_named import named, untold
-from planner.engines.serving import Part, Reserve
+from planner.engines.serving import Reserve, added, exact, rest
 from planner.errors import PlanError
 from planner.model import Model
 from planner.offload import NOTHING, Offload, divide
@@ -321,33 +321,19 @@ def set_aside(
     }
 
 
-def _added(parts: list[Part], formula: str, source: str) -> Part:
-    """Return the sum of parts, its least and its most."""
-    return Part(
-        sum(part.value for part in parts),
-        sum(part.low for part in parts),
-        sum(part.high for part in parts),
-        formula,
-        source,
-    )
-
-
 def _engine_basis(least: Reserve, fullest: Reserve, section: dict[str, Any]) -> dict[str, Any]:
     """Return how an engine's figures came about, on the device that leaves least, and those of the fullest device."""
     parts = {"engine.budget": least.budget, "engine.available_cache": least.pool}
     parts |= {f"engine.{name}": part for name, part in (least.parts | least.beside).items()}
-    made, cache, pool = fullest.parts | fullest.beside, section["cache"], fullest.pool
-    runtime = _added([made[name] for name in ("runtime", "graphs") if name in made], "runtime + graphs", pool.source)
-    every = [made["weights"], Part(cache, cache, cache, "", ""), made["activations"], runtime]
-    parts |= {
+    made, source = fullest.parts | fullest.beside, fullest.pool.source
+    cache = exact(section["cache"], "", "")
+    three = {
         "weights": made["weights"],
         "activations": made["activations"],
-        "runtime": runtime,
-        "total": _added(every, "weights + cache + activations + runtime", pool.source),
-        "headroom": Part(
-            section["headroom"], pool.low - cache, pool.high - cache, "the engine's cache - cache", pool.source
-        ),
+        "runtime": added({name: made[name] for name in ("runtime", "graphs") if name in made}, source),
     }
+    headroom = rest(fullest.pool, {"cache": cache}, source)._replace(formula="the engine's cache - cache")
+    parts |= {**three, "total": added(three | {"cache": cache}, source), "headroom": headroom}
     return {
         f"memory.{name}": _said(
             "formula", part.formula, part.source, part.low, part.high, verify="plan check LOGFILE --hardware NAME"
@@ -393,11 +379,11 @@ def _basis(
     active = fullest.activations.alive_bytes
     low, high = min(*folds, active), max(*folds, active)
     _, least, most_runtime = hardware.process_bytes(exchanges=parallel.stage_devices > 1)
-    exact = fullest.weights + fullest.cache
+    sure = fullest.weights + fullest.cache
     verify = f"plan verify --config {model.source or model.name} --device cuda"
     usable = hardware.usable_bytes
     room = usable.bounds[1:]
-    total = (exact + low + least, exact + high + most_runtime)
+    total = (sure + low + least, sure + high + most_runtime)
     say = partial(_said, verify=verify)
     spread_over = f"over tp {parallel.tp}, pp {parallel.pp}, ep {parallel.ep}, dp {parallel.dp}, cp {parallel.cp}"
     found = {

@@ -12,6 +12,36 @@ from planner.workload import Pass, workload
 
 Case = tuple[str, dict[str, Any], str, list[tuple[str, int, int, int]], int, int]
 
+
+def formulanet(image: int, window: int) -> dict[str, Any]:
+    """Return a small PP-FormulaNet's config."""
+    return {
+        "model_type": "pp_formulanet",
+        "vision_config": {
+            "hidden_size": 64,
+            "output_channels": 24,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "image_size": image,
+            "mlp_dim": 96,
+            "global_attn_indexes": [1],
+            "window_size": window,
+            "post_conv_in_channels": 24,
+            "post_conv_mid_channels": 32,
+            "post_conv_out_channels": 40,
+            "decoder_hidden_size": 48,
+        },
+        "text_config": {
+            "d_model": 48,
+            "decoder_layers": 2,
+            "decoder_ffn_dim": 64,
+            "decoder_attention_heads": 4,
+            "vocab_size": 99,
+            "max_position_embeddings": 64,
+        },
+    }
+
+
 CASES: list[Case] = [
     (
         "ViT and BERT",
@@ -104,31 +134,7 @@ CASES: list[Case] = [
     ),
     (
         "PP-FormulaNet",
-        {
-            "model_type": "pp_formulanet",
-            "vision_config": {
-                "hidden_size": 64,
-                "output_channels": 24,
-                "num_hidden_layers": 4,
-                "num_attention_heads": 4,
-                "image_size": 160,
-                "mlp_dim": 96,
-                "global_attn_indexes": [1],
-                "window_size": 5,
-                "post_conv_in_channels": 24,
-                "post_conv_mid_channels": 32,
-                "post_conv_out_channels": 40,
-                "decoder_hidden_size": 48,
-            },
-            "text_config": {
-                "d_model": 48,
-                "decoder_layers": 2,
-                "decoder_ffn_dim": 64,
-                "decoder_attention_heads": 4,
-                "vocab_size": 99,
-                "max_position_embeddings": 64,
-            },
-        },
+        formulanet(160, 5),
         "PPFormulaNetForConditionalGeneration",
         [("encoder", 9, 0, 0), ("decoder", 7, 9, 0)],
         266904,
@@ -136,31 +142,7 @@ CASES: list[Case] = [
     ),
     (
         "PP-FormulaNet, whole squares",
-        {
-            "model_type": "pp_formulanet",
-            "vision_config": {
-                "hidden_size": 64,
-                "output_channels": 24,
-                "num_hidden_layers": 4,
-                "num_attention_heads": 4,
-                "image_size": 192,
-                "mlp_dim": 96,
-                "global_attn_indexes": [1],
-                "window_size": 4,
-                "post_conv_in_channels": 24,
-                "post_conv_mid_channels": 32,
-                "post_conv_out_channels": 40,
-                "decoder_hidden_size": 48,
-            },
-            "text_config": {
-                "d_model": 48,
-                "decoder_layers": 2,
-                "decoder_ffn_dim": 64,
-                "decoder_attention_heads": 4,
-                "vocab_size": 99,
-                "max_position_embeddings": 64,
-            },
-        },
+        formulanet(192, 4),
         "PPFormulaNetForConditionalGeneration",
         [("encoder", 9, 0, 0), ("decoder", 7, 9, 0)],
         269656,

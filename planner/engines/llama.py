@@ -23,7 +23,7 @@ from planner.engines.capacity import Asked
 from planner.engines.llama_graph import ALIGNMENT, CARD_ALIGNMENT, peak
 from planner.engines.llama_ops import WHOLE, Batch, Kind, Part, graph, host_bytes
 from planner.engines.rank import remembering
-from planner.engines.serving import LARGEST, Reserve, parse
+from planner.engines.serving import LARGEST, Reserve, flags_of, parse
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import canonical, element_bits
@@ -508,7 +508,7 @@ def _asked(model: Model, asked: Asked) -> Flags:
         raise PlanError(
             f"found {asked.block_size}, llama.cpp has cells by the {CELLS}", where="block_size", fix="leave it out"
         )
-    flags = model.engine.flags if isinstance(model.engine.flags, Flags) else Flags()
+    flags = flags_of(model, Flags)
     flags = flags._replace(n_seq_max=asked.max_num_seqs or flags.n_seq_max)
     return flags._replace(n_ubatch=min(asked.max_num_batched_tokens or flags.n_ubatch, flags.n_batch))
 

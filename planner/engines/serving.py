@@ -25,6 +25,7 @@ TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 LARGEST = 2**40
 
 F = TypeVar("F")
+V = TypeVar("V", bound=tuple[int, ...])
 
 
 class Part(NamedTuple):
@@ -93,12 +94,20 @@ def bounded(bounds: tuple[int, int, int], formula: str, source: str) -> Part:
     return Part(*bounds, formula, source)
 
 
+def added(parts: Mapping[str, Part], source: str) -> Part:
+    """Return the sum of parts."""
+    each = parts.values()
+    return Part(
+        sum(part.value for part in each), sum(part.low for part in each), sum(part.high for part in each),
+        " + ".join(parts), source,
+    )  # fmt: skip
+
+
 def rest(budget: Part, parts: Mapping[str, Part], source: str) -> Part:
     """Return what is left of a budget."""
-    taken = parts.values()
+    taken = added(parts, source)
     return Part(
-        budget.value - sum(part.value for part in taken), budget.low - sum(part.high for part in taken),
-        budget.high - sum(part.low for part in taken), f"budget - {' - '.join(parts)}", source,
+        budget.value - taken.value, budget.low - taken.high, budget.high - taken.low, f"budget - {' - '.join(parts)}", source
     )  # fmt: skip
 
 
@@ -106,6 +115,26 @@ def step(model: Model, work: Workload, parallel: Parallel, tokens: int) -> Workl
     """Return the workload of one step of so many tokens, as an engine tries it before it takes its cache."""
     alone = smallest(model)
     return alone._replace(batch=max(parallel.dp, 1), prompt=tokens, source=work.source)
+
+
+def known(found: V | None, text: str, oldest: tuple[int, ...], newest: tuple[int, ...], program: str) -> V:
+    """Return a version whose rules are known; None: the text isn't a version at all.
+
+    Raises:
+        PlanError: it isn't between the oldest and the newest; as many numbers of it count as these have.
+    """
+    if found is None or not oldest <= found[: len(oldest)] <= newest:
+        spans = " to ".join(".".join(map(str, each)) for each in (oldest, newest))
+        raise PlanError(
+            f"found {text!r}, known are {spans}", where=f"version of {program}", fix="choose the nearest of these"
+        )
+    return found
+
+
+def flags_of(model: Model, kind: type[F]) -> F:
+    """Return the `Flags` that the model's engine is started with, all defaults where it was loaded with another."""
+    own = model.engine.flags
+    return own if isinstance(own, kind) else kind()
 
 
 def parse(kind: type[F], engine: str, settings: Sequence[str]) -> F:

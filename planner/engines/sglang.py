@@ -23,7 +23,7 @@ from planner.activations import EAGER, FUSED, peak
 from planner.engines import Engine
 from planner.engines.capacity import Asked
 from planner.engines.rank import Held, held, place, process, remembered
-from planner.engines.serving import GIB, Part, Reserve, exact, parse, rest, step
+from planner.engines.serving import GIB, Part, Reserve, exact, flags_of, known, parse, rest, step
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import SCALED_ELEMENTS, Precision, canonical, chooser_bytes, element_bits, resolve, unpacked
@@ -171,18 +171,7 @@ def parsed(text: str) -> Version:
     if match:
         major, minor = int(match[1]), int(match[2])
         found = (major, minor, int(match[3]) if match[3] else LAST.get(minor, 0))
-    if found is None or not OLDEST <= found <= NEWEST:
-        spans = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
-        raise PlanError(
-            f"found {text!r}, known are {spans}", where="version of SGLang", fix="choose the nearest of these"
-        )
-    return found
-
-
-def _flags(model: Model) -> Flags:
-    """Return what the model's engine is started with, all defaults where it was loaded with another."""
-    own = model.engine.flags
-    return own if isinstance(own, Flags) else Flags()
+    return known(found, text, OLDEST, NEWEST, "SGLang")
 
 
 # --- pools
@@ -380,7 +369,7 @@ def capacity(model: Model, asked: Asked) -> dict[str, Any]:
         PlanError: a version, a cache or a dtype that isn't known; less memory than one page or one request's states need.
     """
     version = parsed(asked.version or NEWEST_TEXT)
-    flags, rules = _flags(model), _rules(version)
+    flags, rules = flags_of(model, Flags), _rules(version)
     ranks = flags.dp_size if flags.enable_dp_attention else 1
     if asked.tp % ranks:
         raise PlanError(f"found {ranks}, which doesn't divide tp {asked.tp}", where="dp_size", fix="choose a divisor")
@@ -570,7 +559,7 @@ def reserve(
             f"found {hardware.name}, but what SGLang does with the memory of that isn't known", where="--hardware",
             fix="choose a GPU, or --engine ideal",
         )  # fmt: skip
-    flags, version = _flags(model), parsed(model.engine.version)
+    flags, version = flags_of(model, Flags), parsed(model.engine.version)
     rules = _rules(version)
     if flags.enable_dp_attention and parallel.attention_groups == 1:
         parallel = parallel._replace(attention_groups=flags.dp_size)

@@ -22,7 +22,7 @@ from planner.activations import EAGER, FUSED, peak
 from planner.engines import Engine
 from planner.engines.capacity import Asked
 from planner.engines.rank import Held, held, place, process, remembered
-from planner.engines.serving import GIB, Part, Reserve, bounded, exact, parse, rest, step
+from planner.engines.serving import GIB, Part, Reserve, bounded, exact, flags_of, known, parse, rest, step
 from planner.engines.sglang import packed_bytes
 from planner.errors import PlanError
 from planner.model import Model
@@ -138,22 +138,11 @@ def parsed(text: str) -> Version:
     """Return major and minor of a version whose rules are known."""
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:[.\-+]?\w+)*", str(text))
     found = (int(match[1]), int(match[2])) if match else None
-    if found is None or not OLDEST <= found <= NEWEST:
-        spans = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
-        raise PlanError(
-            f"found {text!r}, known are {spans}", where="version of TensorRT-LLM", fix="choose the nearest of these"
-        )
-    return found
+    return known(found, text, OLDEST, NEWEST, "TensorRT-LLM")
 
 
 def _block(version: Version) -> int:
     return next(tokens for since, tokens in BLOCK_TOKENS if version >= since)
-
-
-def _flags(model: Model) -> Flags:
-    """Return what the model's engine is started with, all defaults where it was loaded with another."""
-    own = model.engine.flags
-    return own if isinstance(own, Flags) else Flags()
 
 
 def _rounds_up(version: Version, flags: Flags) -> bool:
@@ -275,7 +264,7 @@ def capacity(model: Model, asked: Asked) -> dict[str, Any]:
     Raises:
         PlanError: a version, a cache or a dtype that isn't known; less memory than one block.
     """
-    version, flags = parsed(asked.version or NEWEST_TEXT), _flags(model)
+    version, flags = parsed(asked.version or NEWEST_TEXT), flags_of(model, Flags)
     parts, layers = remembered(model, 1 if flags.enable_attention_dp else asked.tp, asked.pp)
     longest = asked.max_model_len or flags.max_seq_len or model.positions or STEP_TOKENS
     source = model.source_positions or longest
@@ -352,7 +341,7 @@ def reserve(
             f"found {hardware.name}, but TensorRT-LLM runs on NVIDIA's GPUs only", where="--hardware",
             fix="choose one of these, or another engine",
         )  # fmt: skip
-    flags, version = _flags(model), parsed(model.engine.version)
+    flags, version = flags_of(model, Flags), parsed(model.engine.version)
     if flags.enable_attention_dp and parallel.attention_groups == 1:
         parallel = parallel._replace(attention_groups=parallel.tp)
     usable = hardware.usable_bytes

@@ -25,7 +25,7 @@ from planner.blocks import Attention, Block, LatentAttention
 from planner.engines import Engine
 from planner.engines.capacity import Asked, Device
 from planner.engines.rank import remembering
-from planner.engines.serving import GIB, Reserve, parse
+from planner.engines.serving import GIB, Reserve, known, parse
 from planner.errors import PlanError
 from planner.model import Model
 from planner.precision import PACKED_LATENTS, canonical, chooser_bytes, element_bits, resolve, unpacked
@@ -426,12 +426,7 @@ def release(text: str) -> Version:
     """Return major, minor and patch of a version whose rules are known; without a patch, that of the last one."""
     match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?!\d)", str(text).strip())
     found = (int(match[1]), int(match[2]), int(match[3] or LAST_PATCH)) if match else None
-    if found is None or not OLDEST <= found[:2] <= NEWEST:
-        spans = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
-        raise PlanError(
-            f"found {text!r}, known are {spans}", where="version of vLLM", fix="choose the nearest of these"
-        )
-    return found
+    return known(found, text, OLDEST, NEWEST, "vLLM")
 
 
 def _widths(model: Model, rules: Rules, asked: Asked, version: Version) -> tuple[int, int, int]:
